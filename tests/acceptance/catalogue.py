@@ -369,9 +369,9 @@ BLOCKS = (
     Block("stall: the same from the twelfth page", "stalled_same_result", STALL, _page(11),
           {"rung": "stop", "rule": "same_result", "count": 12},
           before=tuple((n, STALL, _page(n)) for n in range(11)), numbers=(12,)),
-    Block("stall: nothing succeeds", "stalled_failing", STALL, _mistake(8),
-          {"rung": "stop", "rule": "failing", "count": 9},
-          before=tuple((n, STALL, _mistake(n)) for n in range(8)), numbers=(9,)),
+    Block("stall: nothing succeeds", "stalled_failing", STALL, _mistake(7),
+          {"rung": "stop", "rule": "failing", "count": 8},
+          before=tuple((n, STALL, _mistake(n)) for n in range(7)), numbers=(8,)),
 
     Block("agent_run: the fourth equal step", "run_stalled", AGENT_RUN, _run(3), {"rung": "stop", "rule": "identical", "count": 4, "tool": "search"},
           before=tuple((n, AGENT_RUN, _run(n)) for n in range(3)), retry_after=3600, numbers=(4,)),

@@ -176,6 +176,11 @@ impl Guardrails {
         Some(Refusal { rule: skip.reason.code(), count: skip.count, message: skip.message })
     }
 
+    /// The model was paid for so many tokens.
+    pub fn spent(&self, detectors: &mut Detectors, tokens: u64) {
+        self.with_stall(&mut detectors.0, |stall| stall.spent(tokens));
+    }
+
     /// Looks at what a step gave, and says the worst.
     pub fn results(&self, detectors: &mut Detectors, round: u32, done: &[Done<'_>]) -> Judgement {
         let memory = &mut detectors.0;

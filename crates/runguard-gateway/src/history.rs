@@ -8,7 +8,7 @@ pub(crate) mod nudge;
 use crate::api::Api;
 use crate::bedrock::Family;
 use crate::members::{BorrowedText, Members};
-use runguard_core::detect::stall::{Deed, error_fingerprint, result_fingerprint};
+use runguard_core::detect::stall::{Deed, error_fingerprint, result_fingerprint, says_error};
 use runguard_core::fingerprint;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -432,15 +432,6 @@ fn unquoted(arguments: &str) -> Cow<'_, str> {
     serde_json::from_str::<BorrowedText<'_>>(arguments).map_or(Cow::Borrowed(arguments), |text| text.0)
 }
 
-/// Words that tools begin with when they failed, where the interface has no field for it.
-const FAILURES: [&str; 5] = ["error", "traceback", "exception", "failed", "fatal:"];
-
-fn is_failure(result: &str) -> bool {
-    let beginning: String = result.trim_start_matches(|character: char| !character.is_alphanumeric()).chars().take(12).collect();
-    let beginning = beginning.to_lowercase();
-    FAILURES.iter().any(|word| beginning.starts_with(word))
-}
-
 /// Words that frameworks begin with where they write what tools gave as plain text.
 const FRAMEWORKS: [&str; 7] = ["observation", "tool", "result", "output", "calling", "function", "execution"];
 
@@ -453,7 +444,7 @@ fn is_framework(text: &str) -> bool {
         .take(16)
         .collect();
     let word = word.to_lowercase();
-    FRAMEWORKS.iter().any(|known| word.starts_with(known)) || is_failure(text)
+    FRAMEWORKS.iter().any(|known| word.starts_with(known)) || says_error(text)
 }
 
 fn tell(before: Before<'_>, parts: Vec<Part<'_>>) -> Vec<Value> {
@@ -494,7 +485,7 @@ fn tell(before: Before<'_>, parts: Vec<Part<'_>>) -> Vec<Value> {
             }
             Part::Gave { id, result, is_error } => {
                 let Some((place, mut step)) = open.remove(id.as_ref()) else { continue };
-                if is_error.unwrap_or_else(|| is_failure(&result)) {
+                if is_error.unwrap_or_else(|| says_error(&result)) {
                     step.insert("error".into(), fingerprint::hex(error_fingerprint(&result)).into());
                 } else {
                     step.insert("result".into(), fingerprint::hex(result_fingerprint(&result)).into());

@@ -423,6 +423,8 @@ struct WhatARunDid<'a> {
     model: &'a str,
     steps: &'a [serde_json::Value],
     whole: bool,
+    /// Of the question, as long as it usually is.
+    tokens: u64,
 }
 
 #[derive(Default, Deserialize)]
@@ -445,7 +447,7 @@ async fn follow(
     steps: &[serde_json::Value],
     whole: bool,
 ) -> Result<(Option<Circles>, Safe), Refusal> {
-    let did = WhatARunDid { session_id: &run.name, model: &question.model, steps, whole };
+    let did = WhatARunDid { session_id: &run.name, model: &question.model, steps, whole, tokens: question.prompt.usual_tokens() };
     // Nobody who is away stops a run: money has a guard of its own.
     let body = serde_json::to_string(&did).unwrap_or_default();
     let Some((answer, safe)) = guards.decide(AGENT_RUN, &body).await else { return Ok((None, Safe::default())) };

@@ -92,6 +92,8 @@ pub struct Cap {
     pub failed_in_all: f64,
     /// What caps without room would come to, as far as there are runs enough.
     pub tighter: Vec<Tighter>,
+    /// After how much a run is a long one of its kind: no cap, but a sign beside others.
+    pub long: Option<f64>,
     pub distribution: Distribution,
 }
 
@@ -120,6 +122,16 @@ const LEAST: f64 = 0.95;
 /// Percentiles whose own price is shown beside the cap with room.
 const TIGHTER: [f64; 2] = [0.95, 0.99];
 
+/// After how much a run is a long one of its kind: more than most of the good ones used. Tokens differ more from run to run, by what is
+/// read, so there is room above.
+pub(crate) const fn long(amount: Amount) -> Room {
+    let factor = match amount {
+        Amount::Tokens | Amount::Dollars => 1.5,
+        Amount::Steps | Amount::Minutes => 1.0,
+    };
+    Room { percentile: 0.90, factor }
+}
+
 /// The cap of an amount, or `None` where no source tells of it.
 pub fn cap(amount: Amount, used: &[Used], room: Room) -> Option<Cap> {
     let used: Vec<Used> = used.iter().copied().filter(|used| used.amount > 0.0 && used.amount.is_finite()).collect();
@@ -144,6 +156,10 @@ pub fn cap(amount: Amount, used: &[Used], room: Room) -> Option<Cap> {
         let over = cap.map_or(0, |cap| amounts.iter().filter(|amount| **amount > cap).count());
         Share::of(over as u64, amounts.len() as u64)
     };
+    let room_of_long = long(amount);
+    let long = quantile(&measured, room_of_long.percentile)
+        .filter(|quantile| enough(quantile.percentile))
+        .map(|quantile| amount.rounded(quantile.value * room_of_long.factor));
     let beyond = |cap: Option<f64>| cap.map_or(0.0, |cap| failed.iter().map(|amount| (amount - cap).max(0.0)).sum());
     let tighter = TIGHTER.into_iter().filter(|percentile| enough(*percentile)).filter_map(|percentile| {
         let cap = amount.rounded(quantile(&measured, percentile)?.value);
@@ -169,6 +185,7 @@ pub fn cap(amount: Amount, used: &[Used], room: Room) -> Option<Cap> {
         failed_beyond: beyond(cap),
         failed_in_all: failed.iter().sum(),
         tighter: tighter.collect(),
+        long,
         distribution: distribution(&used),
     })
 }

@@ -7,7 +7,7 @@ mod reading;
 
 pub use reading::{Order, Progress, Reading, Recorded, Unread, Worker, bytes_on_disk, each_run};
 
-use crate::caps::{Amount, Room, Used, cap};
+use crate::caps::{Amount, Used, cap, long};
 use crate::labels::Labels;
 use crate::rules::Contender;
 use crate::trace::{Broken, Detail, Kind, Run, Step};
@@ -336,18 +336,24 @@ impl Report {
     }
 }
 
-/// How many calls the successful runs of each kind made: what a run of that kind may be held against.
+/// How long the successful runs of each kind were: what a run of that kind may be held against.
 #[derive(Debug, Default)]
-pub struct Lengths(BTreeMap<(String, String), Vec<(usize, u64)>>);
+pub struct Lengths(BTreeMap<(String, String), Vec<Length>>);
 
-/// The share of the successful runs of a kind that are no longer than what is called long.
-const USUAL: f64 = 0.95;
+#[derive(Debug, Clone, Copy)]
+struct Length {
+    fold: usize,
+    calls: u64,
+    /// 0 where the source does not say.
+    tokens: u64,
+}
 
 impl Worker for Lengths {
     fn run(&mut self, run: Run, _: Order) {
         if run.success == Some(true) {
             let calls = run.steps.iter().filter(|step| step.kind == Kind::Call).count() as u64;
-            self.0.entry((run.source, run.model)).or_default().push((fold_of(&run.task), calls));
+            let length = Length { fold: fold_of(&run.task), calls, tokens: tokens_of(&run.steps) };
+            self.0.entry((run.source, run.model)).or_default().push(length);
         }
     }
 }
@@ -366,21 +372,25 @@ impl Lengths {
         all
     }
 
-    /// The calls after which a run is a long one of its kind, by runs of other tasks; `None` where too few are known.
-    pub fn long(&self, run: &Run) -> Option<u32> {
+    /// After how much a run is a long one of its kind, by runs of other tasks; `None` where too few are known.
+    fn long(&self, run: &Run, amount: Amount, of: impl Fn(&Length) -> u64) -> Option<u64> {
         let fold = fold_of(&run.task);
         let lengths = self.0.get(&(run.source.clone(), run.model.clone()))?;
-        let used = |(_, calls): &(usize, u64)| Used { success: Some(true), amount: *calls as f64 };
-        let others: Vec<Used> = lengths.iter().filter(|(other, _)| *other != fold).map(used).collect();
-        let room = Room { percentile: USUAL, factor: 1.0 };
-        cap(Amount::Steps, &others, room)?.cap.map(|calls| calls as u32)
+        let used = |length: &Length| Used { success: Some(true), amount: of(length) as f64 };
+        let others: Vec<Used> = lengths.iter().filter(|length| length.fold != fold).map(used).collect();
+        cap(amount, &others, long(amount))?.long.map(|most| most as u64)
     }
 
     /// RunGuard whose rule for long runs knows how long runs of a kind are, measured on tasks it was not told of.
     pub fn contender(self, name: &str) -> Contender {
-        Contender::runguard_by_kind(name, move |run, settings| match self.long(run) {
-            Some(calls) if calls >= 8 => settings.long_run(Ladder { steer: calls - calls / 8, block: 0, stop: calls + 1 }),
-            Some(_) | None => settings,
+        Contender::runguard_by_kind(name, move |run, settings| {
+            let dear = self.long(run, Amount::Tokens, |length| length.tokens);
+            let settings = dear.map_or(settings.clone(), |tokens| settings.long_run_tokens(tokens));
+            let calls = self.long(run, Amount::Steps, |length| length.calls).and_then(|calls| u32::try_from(calls).ok());
+            match calls {
+                Some(calls) if calls >= 8 => settings.long_run(Ladder { steer: calls - calls / 8, block: 0, stop: calls + 1 }),
+                Some(_) | None => settings,
+            }
         })
     }
 }
@@ -463,13 +473,16 @@ mod tests {
 
     #[test]
     fn a_run_is_held_against_the_lengths_of_other_tasks() {
-        let lengths =
-            Lengths([(("s".to_owned(), "m".to_owned()), (1..=200).map(|calls| (calls as usize % FOLDS, calls)).collect())].into());
+        let length = |calls: u64| Length { fold: calls as usize % FOLDS, calls, tokens: 1000 * calls };
+        let lengths = Lengths([(("s".to_owned(), "m".to_owned()), (1..=200).map(length).collect())].into());
         let of = |model: &str| Run { model: model.into(), ..story(None, 1) };
         let fold = fold_of(&of("m").task);
         let mut others: Vec<u64> = (1..=200).filter(|calls| *calls as usize % FOLDS != fold).collect();
-        others.truncate(152);
-        assert_eq!((lengths.long(&of("m")).map(u64::from), lengths.long(&of("another"))), (others.last().copied(), None));
+        others.truncate(144);
+        let calls = |run: &Run| lengths.long(run, Amount::Steps, |length| length.calls);
+        assert_eq!((calls(&of("m")), calls(&of("another"))), (others.last().copied(), None));
+        let tokens = lengths.long(&of("m"), Amount::Tokens, |length| length.tokens);
+        assert_eq!(tokens.map(|tokens| tokens / 10_000), others.last().map(|calls| calls * 3 / 20), "half as much again");
     }
 
     #[test]

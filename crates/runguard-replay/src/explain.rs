@@ -361,13 +361,18 @@ pub fn find(wanted: &Wanted, files: &[PathBuf], format: Option<Format>, labels: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evaluate::{Order, Progress, Reading, Recorded, Worker, each_run, files_of};
+    use crate::packed::tests::{any_run, pack};
+    use crate::replay::{Ask, replay};
     use crate::rules::tests::{call, run};
     use crate::rules::{Caps, Presets, Watched};
-    use crate::trace::Step;
+    use crate::trace::{ReadAt, Step};
     use proptest::prelude::*;
+    use proptest::strategy::ValueTree;
     use runguard_core::detect::stall::Preset;
     use runguard_guards::policy::Tree;
     use serde_json::json;
+    use std::collections::BTreeMap;
     use std::io::Write;
     use std::sync::LazyLock;
 
@@ -398,6 +403,84 @@ mod tests {
         let good = Run { success: Some(true), ..run("s", vec![call(1, 1); 6]) };
         let good = explain(&good, &guards(Preset::Coding, &[Watched::Stall]));
         assert!(good.verdict().contains("a false stop that loses 2 of 6 steps"), "{}", good.verdict());
+    }
+
+    /// What `explain` says of each run, added up as `replay` adds it.
+    #[derive(Default)]
+    struct Explains {
+        guards: Option<Guards>,
+        /// By rule: runs it ends, and steps after them.
+        ends: BTreeMap<&'static str, (u64, u64)>,
+        /// By rule, file and line: after which step.
+        each: BTreeMap<(&'static str, PathBuf, u64), usize>,
+        runs: u64,
+    }
+
+    impl Worker for Explains {
+        fn run(&mut self, run: Run, _: Order) {
+            let explained = explain(&run, self.guards.as_ref().unwrap());
+            self.runs += 1;
+            let ends: Vec<_> = explained.steps.iter().filter_map(|step| Some((step.number, step.ended_by?))).collect();
+            let said: Vec<_> = explained.stopped_after.zip(explained.stopped_by).into_iter().collect();
+            assert_eq!(ends, said, "{}: the timeline and the verdict", run.id);
+            if let [(after, rule)] = said[..] {
+                let (runs, steps) = self.ends.entry(rule).or_default();
+                (*runs, *steps) = (*runs + 1, *steps + explained.after.steps);
+                self.each.insert((rule, explained.file, explained.line), after);
+            }
+        }
+    }
+
+    /// Replays the files, explains each of their runs with its texts, and compares.
+    fn explain_agrees_with_replay(files: &[PathBuf], guards: &Guards) -> u64 {
+        let labels = Labels::default();
+        let progress = Progress::default();
+        let reading = |detail| Reading { recorded: Recorded::of(files, &labels), detail, threads: 2, progress: &progress };
+        let ask = Ask { guards, against: &[], by: &[], pack: None };
+        let replayed = replay(&reading(Detail::Fingerprints), &ask).unwrap();
+        let worker = || Explains { guards: Some(guards.clone()), ..Explains::default() };
+        let mut all = Explains::default();
+        for explains in each_run(&reading(Detail::Texts), worker).0 {
+            all.runs += explains.runs;
+            all.each.extend(explains.each);
+            for (rule, (runs, steps)) in explains.ends {
+                let sum = all.ends.entry(rule).or_default();
+                *sum = (sum.0 + runs, sum.1 + steps);
+            }
+        }
+        let counted = replayed.rules.iter().map(|rule| {
+            (rule.rule, (rule.successful + rule.failed + rule.unknown, rule.saved_steps + rule.lost_steps + rule.unknown_after_steps))
+        });
+        let counted: BTreeMap<_, _> = counted.filter(|(_, (runs, _))| *runs > 0).collect();
+        assert_eq!((replayed.runs, &counted), (all.runs, &all.ends));
+        for (rule, example) in replayed.rules.iter().flat_map(|rule| rule.examples.iter().map(|example| (rule.rule, example))) {
+            let place = (rule, PathBuf::from(&example.file), example.line);
+            assert_eq!(all.each.get(&place), Some(&(example.step as usize)), "{place:?}");
+        }
+        all.runs
+    }
+
+    /// Of whatever runs, and of those of the folder `RUNGUARD_TRACES` where there is one: `./test explain`.
+    #[test]
+    fn explain_names_the_step_and_the_rule_that_replay_counted() {
+        let watched = [Watched::Stall, Watched::Loop];
+        let caps = Caps { steps: Some(35), ..Caps::default() };
+        let some = Guards::new(Presets::default(), &Tree::new(), &watched, caps).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let packed = folder.path().join("runs.packed");
+        let mut runner = proptest::test_runner::TestRunner::deterministic();
+        let runs: Vec<Run> = (0..400)
+            .map(|line| Run { place: ReadAt { file: packed.as_path().into(), line }, ..any_run().new_tree(&mut runner).unwrap().current() })
+            .collect();
+        pack(&packed, &runs);
+        assert_eq!(explain_agrees_with_replay(&[packed], &some), 400);
+        if let Some(folder) = std::env::var_os("RUNGUARD_TRACES") {
+            let files = files_of(Path::new(&folder)).unwrap();
+            let all = Guards::new(Presets::default(), &Tree::new(), &watched, Caps::default()).unwrap();
+            for guards in [all, some] {
+                println!("{} runs of {} files", explain_agrees_with_replay(&files, &guards), files.len());
+            }
+        }
     }
 
     #[test]

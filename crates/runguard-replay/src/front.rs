@@ -24,6 +24,11 @@ pub enum Part {
     Off,
     /// The count that ends a run.
     Stop(u32),
+    /// The calls, 0 for any number, or the tokens that end a long run.
+    Long {
+        calls: u32,
+        tokens: u64,
+    },
     /// At most so many new ones among so many.
     Novelty {
         window: u32,
@@ -36,6 +41,8 @@ impl fmt::Display for Part {
         match self {
             Self::Off => f.write_str("off"),
             Self::Stop(count) => write!(f, "{count}"),
+            Self::Long { calls: 0, tokens } => write!(f, "{tokens}t"),
+            Self::Long { calls, tokens } => write!(f, "{calls}+{tokens}t"),
             Self::Novelty { window, max_new } => write!(f, "{max_new} of {window}"),
         }
     }
@@ -47,6 +54,8 @@ impl Part {
         match self {
             Self::Off => u32::MAX,
             Self::Stop(count) => count,
+            Self::Long { calls: 0, tokens } => u32::try_from(tokens).unwrap_or(u32::MAX).min(u32::MAX - 1),
+            Self::Long { calls, .. } => calls,
             Self::Novelty { window, max_new } => window - max_new,
         }
     }
@@ -61,6 +70,9 @@ impl Part {
             StallRule::PutBack => settings.put_back.stop,
             StallRule::SameResult => settings.same_result.stop,
             StallRule::Failing => settings.failing.stop,
+            StallRule::LongRun if settings.long_run_tokens > 0 => {
+                return Self::Long { calls: settings.long_run.stop, tokens: settings.long_run_tokens };
+            }
             StallRule::LongRun => settings.long_run.stop,
             StallRule::Novelty if settings.novelty_window > 0 && settings.novelty_rung == Rung::Stop => {
                 return Self::Novelty { window: settings.novelty_window, max_new: settings.novelty_max_new };
@@ -80,7 +92,10 @@ impl Part {
             StallRule::PutBack => &mut settings.put_back,
             StallRule::SameResult => &mut settings.same_result,
             StallRule::Failing => &mut settings.failing,
-            StallRule::LongRun => &mut settings.long_run,
+            StallRule::LongRun => {
+                settings.long_run_tokens = if let Self::Long { tokens, .. } = self { tokens } else { 0 };
+                &mut settings.long_run
+            }
             StallRule::Novelty => {
                 let (window, max_new) = if let Self::Novelty { window, max_new } = self { (window, max_new) } else { (0, 0) };
                 (settings.novelty_window, settings.novelty_max_new, settings.novelty_rung) = (window, max_new, Rung::Stop);
@@ -89,12 +104,12 @@ impl Part {
         };
         *ladder = match self {
             // The model is told before it is stopped, as far as there is a before.
-            Self::Stop(stop) => {
+            Self::Stop(stop) | Self::Long { calls: stop @ 1.., .. } => {
                 let before = |rung: u32| if rung < stop { rung } else { stop - 1 };
                 let steer = before(ladder.steer);
                 Ladder { steer: if steer > 1 { steer } else { 0 }, block: if ladder.block < stop { ladder.block } else { 0 }, stop }
             }
-            Self::Off | Self::Novelty { .. } => Ladder { stop: 0, ..*ladder },
+            Self::Off | Self::Long { .. } | Self::Novelty { .. } => Ladder { stop: 0, ..*ladder },
         };
     }
 }
@@ -269,7 +284,7 @@ pub(crate) fn silence(rule: StallRule, settings: &mut StallSettings) {
         StallRule::PutBack => settings.put_back = NEVER,
         StallRule::SameResult => settings.same_result = NEVER,
         StallRule::Failing => settings.failing = NEVER,
-        StallRule::LongRun => settings.long_run = NEVER,
+        StallRule::LongRun => (settings.long_run, settings.long_run_tokens) = (NEVER, 0),
     }
 }
 
@@ -347,6 +362,17 @@ pub(crate) mod tests {
         assert_eq!(settings.same_error, Ladder { steer: 3, block: 0, stop: 0 });
         Part::Off.apply(StallRule::Novelty, &mut settings);
         assert_eq!(settings.novelty_window, 0);
+        let steer = settings.long_run.steer;
+        let long = |calls, tokens| Part::Long { calls, tokens };
+        long(0, 9_000).apply(StallRule::LongRun, &mut settings);
+        assert_eq!((settings.long_run, settings.long_run_tokens), (Ladder { steer, block: 0, stop: 0 }, 9_000));
+        long(50, 9_000).apply(StallRule::LongRun, &mut settings);
+        assert_eq!(
+            (settings.long_run, Part::of(&settings, StallRule::LongRun)),
+            (Ladder { steer: 49, block: 0, stop: 50 }, long(50, 9_000))
+        );
+        Part::Stop(50).apply(StallRule::LongRun, &mut settings);
+        assert_eq!((settings.long_run_tokens, Part::of(&settings, StallRule::LongRun)), (0, Part::Stop(50)));
     }
 
     #[test]
@@ -371,7 +397,7 @@ pub(crate) mod tests {
                 4 => Deed::Runs,
                 _ => Deed::Unknown,
             },
-            tokens: 0,
+            tokens: 100 * (kind + args),
             dollars: 0.0,
             at_millis: None,
             texts: None,
@@ -390,7 +416,9 @@ pub(crate) mod tests {
             steps in prop::collection::vec((0_u64..5, 0_u64..3, 0_u64..4), 0..60), candidates in prop::collection::vec(0_usize..1_000_000, 12)
         ) {
             let steps: Vec<Step> = steps.into_iter().map(|(kind, args, result)| step(kind, args, result)).collect();
-            let grid = Grid::around(Preset::Coding.settings());
+            let mut grid = Grid::around(Preset::Coding.settings());
+            let long = |calls, tokens| Part::Long { calls, tokens };
+            grid.only(StallRule::LongRun, vec![Part::Off, Part::Stop(30), long(0, 4_000), long(20, 8_000)]).unwrap();
             let stops: Vec<Option<usize>> = grid.probes().unwrap().iter().map(|probe| first_stop(probe, &steps)).collect();
             for index in candidates {
                 let candidate = grid.candidate(index % grid.len());

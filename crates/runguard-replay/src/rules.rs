@@ -140,6 +140,7 @@ impl Rule for RunGuard {
 
 /// Hands a recorded step to the detector, as it would have been told of it live.
 pub(crate) fn observe(state: &mut StallState, settings: &StallSettings, step: &Step, person_replies: bool) -> Verdict {
+    state.spent(step.tokens);
     match step.kind {
         Kind::Call => {
             let step =

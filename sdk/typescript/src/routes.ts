@@ -219,8 +219,10 @@ export interface StallRequest {
   error_hash?: string | null
   /** The model's turn: the same call twice in one turn is one. */
   round?: string | null
-  /** What the call does, where its arguments are not told: looks, runs, changes, restores, `writes FILE LEAVES`, `edits FILE BY` or `undoes FILE`, in hex. */
+  /** What the call does, where its arguments are not told: looks, looks_up (one thing, by its id), runs, changes, restores, `writes FILE LEAVES`, `edits FILE BY` or `undoes FILE`, in hex. */
   does?: string | null
+  /** Tokens the model read and wrote since the last call that was told: for `long_run_tokens`. */
+  tokens?: number | null
   /** What the model said without calling anything. */
   message?: string | null
   /** A hash of the message, instead of it. */
@@ -241,6 +243,8 @@ export interface AgentRunRequest {
   steps?: RunStep[] | null
   /** The steps are all that the conversation has, not only what is new: where none of its calls was told before, it is another one, and begins anew. */
   whole?: boolean | null
+  /** How long this question is, in tokens: counted for the next one, as it is paid if it is asked. For `long_run_tokens`. */
+  tokens?: number | null
   /** Idempotency key, for callers that cannot send the Idempotency-Key header. */
   request_id?: string | null
 }

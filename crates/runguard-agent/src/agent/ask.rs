@@ -125,6 +125,7 @@ impl Run<'_> {
             }
         }
         let paid = runguard_core::budget::Cost { usd: charge.cost, tokens: charge.usage.total_tokens() };
+        self.agent.guardrails.spent(&mut self.detectors, charge.usage.total_tokens());
         // What is over the limit is seen in the counters.
         let _ = granted.reservation.commit(paid);
         let (input, output) = (charge.usage.prompt_tokens(), charge.usage.output_tokens);

@@ -64,8 +64,9 @@ pub(crate) struct Tune {
     /// What of failed runs is to be saved
     #[arg(long, value_enum, default_value = "steps")]
     save: Saved,
-    /// Tries these values of a rule only, like identical=3,4,off or novelty=1/6 (at most 1 new of 6); the rules: identical, cycle,
-    /// novelty, `same_error`, messages
+    /// Tries these values of a rule only, like identical=3,4,off, novelty=1/6 (at most 1 new of 6) or `long_run=80+2000000t` (80 calls
+    /// or 2,000,000 tokens); the rules: identical, cycle, novelty, `same_error`, messages, unmoved, `put_back`, `same_result`, failing,
+    /// `long_run`
     #[arg(long, value_name = "RULE=VALUES", value_parser = a_grid)]
     grid: Vec<(StallRule, Vec<Part>)>,
     /// Takes every run for a task of its own; otherwise runs of one task are never on both sides of the check
@@ -131,8 +132,14 @@ fn a_grid(text: &str) -> Result<(StallRule, Vec<Part>), String> {
             | StallRule::Unmoved
             | StallRule::PutBack
             | StallRule::SameResult
-            | StallRule::Failing
-            | StallRule::LongRun => value.parse().ok().map(Part::Stop),
+            | StallRule::Failing => value.parse().ok().map(Part::Stop),
+            StallRule::LongRun => match value.strip_suffix('t') {
+                Some(value) => {
+                    let (calls, tokens) = value.split_once('+').unwrap_or(("0", value));
+                    Some(Part::Long { calls: calls.trim().parse().ok()?, tokens: tokens.trim().parse().ok().filter(|tokens| *tokens > 0)? })
+                }
+                None => value.parse().ok().map(Part::Stop),
+            },
         }
     };
     let parts = values
@@ -456,13 +463,16 @@ fn print_caps(summary: &Summary) -> Result<(), Failure> {
     };
     output::line(&format!("\nCaps from what {of} used:"))?;
     output::show(table)?;
-    let steps = summary.caps.iter().find(|cap| cap.amount == Amount::Steps);
-    if let Some(usual) = steps.and_then(|cap| cap.tighter.first()) {
-        let calls = number(usual.cap);
-        output::line(&format!(
-            "Runs of more than {calls} steps are long ones here: --grid long_run={calls} measures what it costs and saves to end those in which a check failed again after a change."
-        ))?;
-    }
+    let long =
+        |amount: Amount| summary.caps.iter().find(|cap| cap.amount == amount).and_then(|cap| cap.long).map(|long| format!("{long:.0}"));
+    let (words, values) = match (long(Amount::Steps), long(Amount::Tokens)) {
+        (Some(calls), Some(tokens)) => (format!("{calls} steps, or {tokens} tokens,"), format!("{calls}+{tokens}t")),
+        (Some(calls), None) => (format!("{calls} steps"), calls),
+        (None, _) => return Ok(()),
+    };
+    output::line(&format!(
+        "Runs of more than {words} are long ones here: --grid long_run={values} measures what it costs and saves to end those in which a check failed again after a change."
+    ))?;
     Ok(())
 }
 
@@ -482,6 +492,12 @@ mod tests {
             assert!(a_share(wrong).is_err(), "{wrong}");
         }
         assert_eq!(a_grid("identical=3, 5,off"), Ok((StallRule::Identical, vec![Part::Stop(3), Part::Stop(5), Part::Off])));
+        let long = |calls, tokens| Part::Long { calls, tokens };
+        assert_eq!(
+            a_grid("long_run=80,2000000t,80+900t"),
+            Ok((StallRule::LongRun, vec![Part::Stop(80), long(0, 2_000_000), long(80, 900)]))
+        );
+        assert!(a_grid("long_run=0t").is_err() && a_grid("long_run=x+3t").is_err());
         assert_eq!(a_grid("novelty=1/6"), Ok((StallRule::Novelty, vec![Part::Novelty { window: 6, max_new: 1 }])));
         for wrong in ["identical", "identity=3", "identical=1/6", "novelty=6", "cycle=many"] {
             assert!(a_grid(wrong).is_err(), "{wrong}");

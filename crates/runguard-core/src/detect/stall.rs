@@ -20,7 +20,7 @@ mod sessions;
 mod settings;
 
 pub use self::deed::Deed;
-pub use self::fingerprints::{error_fingerprint, result_fingerprint};
+pub use self::fingerprints::{error_fingerprint, result_fingerprint, says_error};
 use self::memory::Memory;
 pub use self::settings::{Ladder, Preset, Rung, StallRule, StallSettings};
 use super::loops::{LoopSettings, MAX_CYCLE_LEN, MAX_REPEATS, Trail};
@@ -182,6 +182,16 @@ pub struct Counters {
     pub failing: u32,
     /// Pairs of a run in which a check failed again after a change; 0 as long as none did.
     pub long_run: u32,
+    /// Tokens that were used, as far as they were told.
+    pub tokens: u64,
+}
+
+impl Counters {
+    /// How much of the tokens a long run may use is used, where that is looked at: `93 %`.
+    pub fn share_of_tokens(&self, settings: &StallSettings) -> Option<String> {
+        let limit = settings.long_run_tokens;
+        (limit > 0 && self.long_run > 0).then(|| format!("{} %", u128::from(self.tokens) * 100 / u128::from(limit)))
+    }
 }
 
 /// Watches one run.
@@ -377,18 +387,21 @@ impl StallState {
                 state.experiment = mix(state.experiment, pair);
             }
         }
+        let had_failed_again = state.seen.memory.has_failed_again();
         let mut failed_again = false;
         if let Some(gave) = known {
             failed_again = state.remember(settings, &step, (call, gave), mutates, is_beside, &mut verdict);
         }
         let calls = state.long_run();
-        let (mut rung, was_told) = (settings.long_run.rung(calls), state.seen.memory.was_told_of_length());
-        if rung > Rung::Steer && settings.long_run.steer > 0 && !was_told {
+        let (tokens_before, tokens) = state.seen.memory.tokens_judged();
+        let mut rung = if calls > 0 { settings.length_rung(calls, tokens) } else { Rung::GoOn };
+        // What was long a call ago was told then; states do not know it, because they are the same under all settings.
+        let was_told = had_failed_again && settings.length_rung(calls - 1, tokens_before) >= Rung::Steer;
+        if rung > Rung::Steer && (settings.long_run.steer > 0 || settings.long_run_tokens > 0) && !was_told {
             rung = Rung::Steer;
         }
         // It stays long: the model is told of it when it gets so and when a check fails once more, not at every call.
         if rung > Rung::Steer || (rung == Rung::Steer && (failed_again || !was_told)) {
-            state.seen.memory.told_of_length();
             verdict.climb(rung, StallRule::LongRun, calls);
         }
         settings.limited(verdict)
@@ -406,6 +419,11 @@ impl StallState {
     ) -> bool {
         let memory = &mut self.seen.memory;
         let failed = step.error.is_some();
+        let is_look = step.deed == Deed::Looks && !failed;
+        // Whoever looks, does something else and looks again does not only look.
+        if !is_look {
+            memory.looked_away();
+        }
         // A program or a change that ends with a mistake has told what is to be done next: that is no failure to get something.
         if !(failed && (step.deed.changes() || step.deed == Deed::Runs)) {
             let failing = memory.ended(failed, is_beside);
@@ -428,7 +446,7 @@ impl StallState {
             let rung = settings.unmoved.rung(times);
             verdict.climb(if failed { rung } else { rung.min(Rung::Steer) }, StallRule::Unmoved, times);
         }
-        if step.deed == Deed::Looks && !failed && !is_beside {
+        if is_look && !is_beside {
             let times = memory.looked(xxh3_64(step.tool.as_bytes()), call, gave);
             verdict.climb(settings.same_result.rung(times), StallRule::SameResult, times);
         }
@@ -443,6 +461,11 @@ impl StallState {
     /// New pairs in the window as it was so many pairs ago.
     fn new_among(&self, window: u32, back: u32) -> u32 {
         (self.news >> back & (u64::MAX >> (64 - window))).count_ones()
+    }
+
+    /// As [`StallDetector::spent`].
+    pub const fn spent(&mut self, tokens: u64) {
+        self.seen.memory.spent(tokens);
     }
 
     /// As [`StallDetector::message`].
@@ -490,6 +513,7 @@ impl StallState {
             same_result: self.seen.memory.same_result(),
             failing: self.seen.memory.failing(),
             long_run: self.long_run(),
+            tokens: self.seen.memory.tokens(),
         }
     }
 
@@ -543,6 +567,11 @@ impl StallDetector {
     /// Takes what the model said without calling anything.
     pub fn message(&mut self, text: u64) -> Verdict {
         self.state.message(&self.settings, text)
+    }
+
+    /// The model has read and written so much, to say what is told next. Who tells nothing of it is judged by calls alone.
+    pub const fn spent(&mut self, tokens: u64) {
+        self.state.spent(tokens);
     }
 
     /// What the ladder would say if this call gave what it gave last time. Ask before running it, with no result; changes

@@ -65,6 +65,12 @@ pub static ROUTE: Route = Route {
             "The steps are all that the conversation has, not only what is new: where none of its calls was told before, it is another one, and begins anew.",
             "true",
         ),
+        Field::optional(
+            "tokens",
+            Kind::Whole(0),
+            "How long this question is, in tokens: counted for the next one, as it is paid if it is asked. For `long_run_tokens`.",
+            "5200",
+        ),
     ],
     answers: &[
         says("rung", AnswerKind::Text, "go_on, observe, steer, block or stop."),
@@ -82,12 +88,13 @@ pub static ROUTE: Route = Route {
 #[serde(deny_unknown_fields)]
 pub struct Settings {
     pub preset: Preset,
+    pub long_run_tokens: u64,
     pub rest: Span,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { preset: Preset::Coding, rest: Span::from_seconds(3600) }
+        Self { preset: Preset::Coding, long_run_tokens: 0, rest: Span::from_seconds(3600) }
     }
 }
 
@@ -99,6 +106,10 @@ impl GuardSettings for Settings {
         Setting {
             key: "preset",
             about: "The thresholds of the stall detector, by the kind of agent: chatbot, coding, browser or research.",
+        },
+        Setting {
+            key: "long_run_tokens",
+            about: "Tokens of questions after which a run in which a check failed again after a change is stopped; 0 is never. What is much depends on the kind of run: `runguard tune` says it.",
         },
         Setting { key: "rest", about: "How long a run that was stopped stays so." },
     ];
@@ -213,6 +224,8 @@ pub enum Event {
     Held(Held),
     Resumed,
     Judged(Judged),
+    /// A question of so many tokens was let through.
+    Asked(u64),
 }
 
 impl Event {
@@ -241,6 +254,10 @@ impl Event {
                 state.judged = Some(judged.clone());
                 return Verdict::default();
             }
+            Self::Asked(tokens) => {
+                state.calls.spent(*tokens);
+                return Verdict::default();
+            }
         };
         state.judged = None;
         if matches!(happened, Happened::UserSpoke) {
@@ -255,7 +272,9 @@ impl Event {
     fn own_settings(&self) -> StallSettings {
         match self {
             Self::Call { happened, .. } | Self::Talk { happened, .. } => happened.settings(),
-            Self::Stopped(_) | Self::BeganAnew | Self::Held(_) | Self::Resumed | Self::Judged(_) => StallSettings::silent(),
+            Self::Stopped(_) | Self::BeganAnew | Self::Held(_) | Self::Resumed | Self::Judged(_) | Self::Asked(_) => {
+                StallSettings::silent()
+            }
         }
     }
 }
@@ -284,6 +303,8 @@ pub struct Request {
     steps: Vec<Told>,
     /// Whether the steps are all there are.
     is_whole: bool,
+    /// Of the question itself.
+    tokens: u64,
     asked_with: Option<String>,
     call: Option<PassedCall>,
 }
@@ -371,7 +392,7 @@ impl Told {
                 Some((seen, _)) => (id, What::Talk { said: seen.args, answered: seen.result }),
                 None => (id, What::UserSpoke),
             },
-            Event::Stopped(_) | Event::BeganAnew | Event::Held(_) | Event::Resumed | Event::Judged(_) => return None,
+            Event::Stopped(_) | Event::BeganAnew | Event::Held(_) | Event::Resumed | Event::Judged(_) | Event::Asked(_) => return None,
         };
         Some(Self { id, what })
     }
@@ -413,8 +434,17 @@ fn again(logged: &Logged<'_>, _terms: &Terms<'_>, _doubts: &mut Doubts) -> Optio
     let events = logged.events::<Event>().unwrap_or_default();
     // Whether it began another conversation is all that depends on it.
     let is_whole = events.iter().any(|event| matches!(event, Event::BeganAnew));
+    let tokens = events.iter().map(|event| if let Event::Asked(tokens) = event { *tokens } else { 0 }).sum();
     let steps = events.into_iter().filter_map(Told::again).collect();
-    Some(Retold::of(Request { session_id: row.session.clone(), model: row.subject.clone(), steps, is_whole, asked_with: None, call: None }))
+    Some(Retold::of(Request {
+        session_id: row.session.clone(),
+        model: row.subject.clone(),
+        steps,
+        is_whole,
+        tokens,
+        asked_with: None,
+        call: None,
+    }))
 }
 
 impl Request {
@@ -424,6 +454,7 @@ impl Request {
             model: runguard_core::text::cut(&input.text("model"), 256).to_owned(),
             steps: input.steps("steps").iter().map(Told::of).collect(),
             is_whole: input.flag("whole"),
+            tokens: input.whole("tokens").unwrap_or(0),
             asked_with: input.asked_with.map(str::to_owned),
             call: input.call.cloned(),
         }
@@ -511,7 +542,7 @@ impl Decide for Request {
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
-        let thresholds = settings.preset.settings();
+        let thresholds = settings.preset.settings().long_run_tokens(settings.long_run_tokens);
         let news = self.news(state);
         if let Some(held) = &state.held {
             let verdict = Verdict { rung: Rung::Stop, ..Verdict::default() };
@@ -566,6 +597,10 @@ impl Decide for Request {
         if let (Some(rule), Some(step)) = (found.verdict.rule, self.last_step()) {
             let Found { verdict, tool, .. } = &found;
             events.push(Event::Judged(Judged { step, rung: verdict.rung, rule, count: verdict.count, tool: tool.clone() }));
+        }
+        // One that tells nothing new is tried again, or has nothing to tell: of such a run nothing need be known.
+        if self.tokens > 0 && !news.is_empty() {
+            events.push(Event::Asked(self.tokens));
         }
         Ruling { findings, pass: found, events }
     }
@@ -682,6 +717,26 @@ mod tests {
         let state = State { judged: Some(judged), ..state };
         assert_eq!(State::load(&[Some(&state.save(0))]), state);
         assert_eq!(postcard::from_bytes::<State>(&state.save(0)).map(|state| state.told), Ok(vec![7]), "by an earlier version too");
+    }
+
+    #[test]
+    fn a_run_whose_questions_got_dear_is_stopped_where_somebody_says_what_is_much() {
+        let mut story = Story::with_settings_of(&["agent_run"], json!({"long_run_tokens": 100_000}));
+        let mut steps = Vec::new();
+        let mut rungs = Vec::new();
+        for number in 0..5 {
+            steps.push(json!({"id": format!("c{number}"), "tool": "bash", "args": format!("echo {number}"), "result": "x", "does": "changes", "round": format!("{number}")}));
+            steps.push(json!({"id": format!("t{number}"), "tool": "bash", "args": "pytest", "error": format!("e{number}"), "does": "runs", "round": format!("{number}b")}));
+            let asks = operation("/guard/agent-run", json!({"session_id": "r", "steps": steps, "whole": true, "tokens": 30_000}));
+            story.at(0).run(&*asks);
+            rungs.push(story.fact("rung"));
+        }
+        let expected = ["go_on", "go_on", "go_on", "steer", "stop"];
+        assert_eq!(
+            rungs,
+            expected.map(|rung| Some(Value::from(rung))),
+            "90,000 were used before the fourth question, 120,000 before the fifth"
+        );
     }
 
     #[test]

@@ -56,8 +56,14 @@ pub static ROUTE: Route = Route {
         Field::optional(
             "does",
             Kind::Text,
-            "What the call does, where its arguments are not told: looks, runs, changes, restores, `writes FILE LEAVES`, `edits FILE BY` or `undoes FILE`, in hex.",
+            "What the call does, where its arguments are not told: looks, looks_up (one thing, by its id), runs, changes, restores, `writes FILE LEAVES`, `edits FILE BY` or `undoes FILE`, in hex.",
             "\"runs\"",
+        ),
+        Field::optional(
+            "tokens",
+            Kind::Whole(0),
+            "Tokens the model read and wrote since the last call that was told: for `long_run_tokens`.",
+            "5200",
         ),
         Field::optional("message", Kind::Text, "What the model said without calling anything.", "\"Let me think.\""),
         Field::optional("message_hash", Kind::Hash, "A hash of the message, instead of it.", "\"c3a8\""),
@@ -119,6 +125,10 @@ impl GuardSettings for Settings {
             key: "long_run",
             about: "Calls of a run in which a check failed again after a change: how many steer, block, stop. What is long depends on the kind of run: `runguard tune` says it.",
         },
+        Setting {
+            key: "long_run_tokens",
+            about: "Tokens that such a run has used when it is a long one, however few its calls are (0: not looked at). The model is told from seven eighths of it on.",
+        },
         Setting { key: "polling", about: "Tools that wait for something; their repeats do not count." },
         Setting { key: "mutating", about: "Tools that change the world; after a success, trying again is a new experiment." },
         Setting { key: "highest", about: "The highest rung: observe watches and never interferes." },
@@ -175,6 +185,8 @@ pub enum Event {
     UserSpoke,
     /// A call of which it is known what it does.
     Did(Seen, Deed),
+    /// Tokens were used, before what is told next.
+    Spent(u64),
 }
 
 impl Event {
@@ -200,7 +212,7 @@ impl Event {
         match self {
             Self::Called(seen) => Some((seen, Deed::Unknown)),
             Self::Did(seen, deed) => Some((seen, deed)),
-            Self::Said { .. } | Self::UserSpoke => None,
+            Self::Said { .. } | Self::UserSpoke | Self::Spent(_) => None,
         }
     }
 
@@ -212,6 +224,10 @@ impl Event {
             Self::Said { text, .. } => state.message(settings, *text),
             Self::UserSpoke => {
                 *state = StallState::default();
+                Verdict::default()
+            }
+            Self::Spent(tokens) => {
+                state.spent(*tokens);
                 Verdict::default()
             }
         }
@@ -227,7 +243,7 @@ impl Event {
                 .cycle(seen.cycle)
                 .cycle_max_period(seen.cycle_max_period),
             Self::Said { messages, .. } => StallSettings::silent().messages(*messages),
-            Self::UserSpoke => StallSettings::silent(),
+            Self::UserSpoke | Self::Spent(_) => StallSettings::silent(),
         }
     }
 }
@@ -262,6 +278,8 @@ pub struct Request {
     tool: String,
     what: What,
     error: String,
+    /// Used since the last one.
+    tokens: u64,
 }
 
 impl Request {
@@ -281,7 +299,13 @@ impl Request {
             let deed = input.json("args").map_or_else(told, |args| Deed::of(&tool, args.get()));
             What::Call { args: args.unwrap_or(0), result, error, round: text_or("round"), deed }
         };
-        Self { session_id: input.text("session_id"), tool: runguard_core::text::cut(&tool, 256).to_owned(), what, error }
+        Self {
+            session_id: input.text("session_id"),
+            tool: runguard_core::text::cut(&tool, 256).to_owned(),
+            what,
+            error,
+            tokens: input.whole("tokens").unwrap_or(0),
+        }
     }
 
     fn event(&self, settings: &StallSettings) -> Event {
@@ -306,13 +330,13 @@ struct Kept<'a> {
 fn traced(logged: &Logged<'_>) -> Traced {
     let kept: Kept<'_> = logged::read(&logged.row.input);
     let shown = kept.error.to_string();
-    match logged.events::<Event>().and_then(|events| events.into_iter().next()) {
+    match told(logged).map(|(event, _)| event) {
         Some(Event::Called(Seen { args, result, error, .. })) => {
             Traced::Call { arguments: Some(args), result, error, shown, deed: Deed::Unknown }
         }
         Some(Event::Did(Seen { args, result, error, .. }, deed)) => Traced::Call { arguments: Some(args), result, error, shown, deed },
         Some(Event::Said { text, .. }) => Traced::Message(text),
-        Some(Event::UserSpoke) => Traced::UserSpoke,
+        Some(Event::UserSpoke | Event::Spent(_)) => Traced::UserSpoke,
         None if logged.row.subject.is_empty() => Traced::UserSpoke,
         None => {
             let error = (!shown.is_empty()).then(|| error_fingerprint(&shown));
@@ -321,20 +345,32 @@ fn traced(logged: &Logged<'_>) -> Traced {
     }
 }
 
-/// Its event tells all of it.
+/// What a row's events tell of, and the tokens that were used before it.
+fn told(logged: &Logged<'_>) -> Option<(Event, u64)> {
+    let mut tokens = 0;
+    for event in logged.events::<Event>()? {
+        match event {
+            Event::Spent(more) => tokens += more,
+            Event::Called(_) | Event::Said { .. } | Event::UserSpoke | Event::Did(..) => return Some((event, tokens)),
+        }
+    }
+    None
+}
+
+/// Its events tell all of it.
 pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, doubts: &mut Doubts) -> Option<Retold> {
     let row = logged.row;
-    let what = match logged.events::<Event>().and_then(|events| events.into_iter().next()) {
-        Some(Event::Called(Seen { args, result, error, round, .. })) => What::Call { args, result, error, round, deed: Deed::Unknown },
-        Some(Event::Did(Seen { args, result, error, round, .. }, deed)) => What::Call { args, result, error, round, deed },
-        Some(Event::Said { text, .. }) => What::Message(text),
-        Some(Event::UserSpoke) => What::UserMessage,
-        None => {
-            doubts.add(Doubt::NO_EVENTS);
-            return None;
-        }
+    let Some((event, tokens)) = told(logged) else {
+        doubts.add(Doubt::NO_EVENTS);
+        return None;
     };
-    Some(Retold::of(Request { session_id: row.session.clone(), tool: row.subject.clone(), what, error: String::new() }))
+    let what = match event {
+        Event::Called(Seen { args, result, error, round, .. }) => What::Call { args, result, error, round, deed: Deed::Unknown },
+        Event::Did(Seen { args, result, error, round, .. }, deed) => What::Call { args, result, error, round, deed },
+        Event::Said { text, .. } => What::Message(text),
+        Event::UserSpoke | Event::Spent(_) => What::UserMessage,
+    };
+    Some(Retold::of(Request { session_id: row.session.clone(), tool: row.subject.clone(), what, error: String::new(), tokens }))
 }
 
 impl Decide for Request {
@@ -363,13 +399,15 @@ impl Decide for Request {
     }
 
     fn decide(&self, Settings(settings): &Settings, state: &State, _moment: Moment<'_>) -> RulingOf<Self> {
-        let event = self.event(settings);
-        let verdict = event.happen(settings, &mut state.run.clone());
+        let spent = (self.tokens > 0).then_some(Event::Spent(self.tokens));
+        let events: Vec<Event> = spent.into_iter().chain([self.event(settings)]).collect();
+        let mut run = state.run.clone();
+        let verdict = events.iter().map(|event| event.happen(settings, &mut run)).last().unwrap_or_default();
         let findings = match verdict.rule.filter(|_| verdict.rung >= Rung::Block) {
-            Some(rule) => vec![Finding { events: vec![event.clone()], ..Finding::new(rule.reason(), verdict, None) }],
+            Some(rule) => vec![Finding { events: events.clone(), ..Finding::new(rule.reason(), verdict, None) }],
             None => Vec::new(),
         };
-        Ruling { findings, pass: verdict, events: vec![event] }
+        Ruling { findings, pass: verdict, events }
     }
 
     fn explain(&self, _settings: &Settings, _state: &State, verdict: &Verdict, _moment: Moment<'_>) -> (Facts, String) {
@@ -419,6 +457,29 @@ mod tests {
         story.run(&*operation("/guard/stall", json!({"session_id": "s", "new_turn": true})));
         assert!(story.at(0).allows(&*pair));
         assert_eq!(story.fact("rung"), Some(Value::from("go_on")));
+    }
+
+    #[test]
+    fn a_run_that_used_what_is_much_for_its_kind_is_told_and_then_ended() {
+        let mut story = Story::with_settings_of(&["stall"], json!({"long_run_tokens": 8000, "unmoved": {"steer": 0}}));
+        let check = |number: u64| {
+            let error = format!("{} failed", ["one", "two", "three", "four"][number as usize]);
+            json!({"session_id": "s", "tool": "bash", "args": {"command": "pytest"}, "error": error, "tokens": 2000})
+        };
+        let change = |number: u64| json!({"session_id": "s", "tool": "bash", "args": {"command": format!("echo {number} > a")}, "result": "", "tokens": 200});
+        for number in 0..3 {
+            assert!(
+                story.at(0).allows(&*operation("/guard/stall", change(number)))
+                    && story.at(0).allows(&*operation("/guard/stall", check(number)))
+            );
+        }
+        assert_eq!(story.fact("rung"), Some(Value::from("go_on")), "6,600");
+        assert!(story.at(0).allows(&*operation(
+            "/guard/stall",
+            json!({"tokens": 500, "session_id": "s", "tool": "bash", "args": {"command": "echo 9 > a"}, "result": ""})
+        )));
+        assert_eq!((story.fact("rung"), story.fact("rule")), (Some(Value::from("steer")), Some(Value::from("long_run"))), "7,100");
+        assert_eq!(story.at(0).refuses(&*operation("/guard/stall", check(3))), Reason::StalledLongRun);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! each other by the call's id, or, where there is none, in the order they were made.
 
 use crate::trace::{Detail, Kind, MESSAGE, Names, ReadAt, Run, Step, Texts, shown};
-use runguard_core::detect::stall::{Deed, error_fingerprint, result_fingerprint};
+use runguard_core::detect::stall::{Deed, error_fingerprint, result_fingerprint, says_error};
 use runguard_core::fingerprint;
 use runguard_core::prices::{Prices, Usage};
 use serde_json::Value;
@@ -256,31 +256,6 @@ fn args_text(args: &Value) -> String {
 /// Arguments that are written as text: what is no JSON is one text.
 pub(super) fn args_of_text(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
-}
-
-/// For sources without a flag of their own: a text that begins as errors begin, or an object whose `error` says something.
-pub(super) fn says_error(text: &str) -> bool {
-    const BEGINNINGS: [&str; 6] = ["error:", "error ", "[error]", "fatal:", "exception:", "traceback (most recent call last)"];
-    let text = text.trim_start();
-    let begins_so =
-        BEGINNINGS.iter().any(|beginning| text.get(..beginning.len()).is_some_and(|start| start.eq_ignore_ascii_case(beginning)));
-    begins_so || (text.starts_with('{') && object_says_error(text))
-}
-
-fn object_says_error(text: &str) -> bool {
-    #[derive(serde::Deserialize)]
-    struct Object {
-        error: Option<Value>,
-        #[serde(alias = "isError")]
-        is_error: Option<bool>,
-    }
-    let Ok(Object { error, is_error }) = serde_json::from_str(text) else { return false };
-    let says = error.is_some_and(|error| match error {
-        Value::Null | Value::Bool(false) => false,
-        Value::String(text) => !text.is_empty(),
-        Value::Bool(true) | Value::Number(_) | Value::Array(_) | Value::Object(_) => true,
-    });
-    says || is_error == Some(true)
 }
 
 /// Milliseconds since the epoch, of a time as ISO 8601 writes it.

@@ -6,9 +6,10 @@
 //! stands in the observation. A turn without exactly one block is refused: no call was made, and what the harness answers is no
 //! result of one.
 
-use super::conversation::{Conversation, Spent, ToolCall, ToolResult, Turn, has_price, says_error};
+use super::conversation::{Conversation, Spent, ToolCall, ToolResult, Turn, has_price};
 use super::message::{Ear, Message, Role, text, usage};
 use super::{Out, Reader};
+use runguard_core::detect::stall::says_error;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 

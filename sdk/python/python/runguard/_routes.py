@@ -316,6 +316,7 @@ class GuardRoutes:
         error_hash: Optional[str] = None,
         round: Optional[str] = None,
         does: Optional[str] = None,
+        tokens: Optional[int] = None,
         message: Optional[str] = None,
         message_hash: Optional[str] = None,
         new_turn: Optional[bool] = None,
@@ -335,6 +336,7 @@ class GuardRoutes:
             error_hash=error_hash,
             round=round,
             does=does,
+            tokens=tokens,
             message=message,
             message_hash=message_hash,
             new_turn=new_turn,
@@ -349,6 +351,7 @@ class GuardRoutes:
         *,
         steps: Optional[List[Dict[str, Any]]] = None,
         whole: Optional[bool] = None,
+        tokens: Optional[int] = None,
         request_id: Optional[str] = None,
         **fields: Any,
     ) -> Answer:
@@ -359,6 +362,7 @@ class GuardRoutes:
             model=model,
             steps=steps,
             whole=whole,
+            tokens=tokens,
             request_id=request_id,
             **fields,
         )

@@ -7,6 +7,7 @@
 
 mod shell;
 
+use super::fingerprints::words_of;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -49,6 +50,8 @@ pub enum Deed {
     },
     /// Brings every file back to what it was when the run began.
     Restores,
+    /// Looks one thing up, by its id.
+    LooksUp,
 }
 
 impl Deed {
@@ -57,7 +60,11 @@ impl Deed {
         if arguments.len() > LONGEST {
             return Self::Unknown;
         }
-        serde_json::from_str::<Arguments<'_>>(arguments).map_or(Self::Unknown, |arguments| arguments.deed(tool))
+        let Ok(read) = serde_json::from_str::<Arguments<'_>>(arguments) else { return Self::Unknown };
+        match read.deed(tool) {
+            Self::Looks if read.path.is_none() && read.command.is_none() && has_an_id(arguments) => Self::LooksUp,
+            deed => deed,
+        }
     }
 
     /// As one text, to be sent: `looks`, `writes 9f2c 77ab`.
@@ -71,6 +78,7 @@ impl Deed {
             Self::Edits { file, by } => format!("edits {file:x} {by:x}"),
             Self::Undoes { file } => format!("undoes {file:x}"),
             Self::Restores => "restores".to_owned(),
+            Self::LooksUp => "looks_up".to_owned(),
         }
     }
 
@@ -85,6 +93,7 @@ impl Deed {
             ["edits", file, by] => number(file).zip(number(by)).map(|(file, by)| Self::Edits { file, by }),
             ["undoes", file] => number(file).map(|file| Self::Undoes { file }),
             ["restores"] => Some(Self::Restores),
+            ["looks_up"] => Some(Self::LooksUp),
             _ => None,
         };
         known.unwrap_or_default()
@@ -93,7 +102,7 @@ impl Deed {
     /// Whether it leaves something else than was there.
     pub const fn changes(self) -> bool {
         match self {
-            Self::Unknown | Self::Looks | Self::Runs => false,
+            Self::Unknown | Self::Looks | Self::LooksUp | Self::Runs => false,
             Self::Changes | Self::Writes { .. } | Self::Edits { .. } | Self::Undoes { .. } | Self::Restores => true,
         }
     }
@@ -179,6 +188,33 @@ fn by_name(tool: &str) -> Deed {
     }
 }
 
+/// Names of arguments that say what is looked for, whatever it looks like.
+const LOOKED_FOR: [&str; 10] = ["q", "query", "search", "pattern", "regex", "glob", "url", "uri", "text", "name"];
+
+/// Whether one of the arguments is the id of a thing, by its name or by its form: orders, customers, days. What is known of one thing may well be
+/// known of the next: whoever looks up forty orders and hears "delivered" of each has not gone round.
+fn has_an_id(arguments: &str) -> bool {
+    let Ok(arguments) = serde_json::from_str::<std::collections::BTreeMap<Cow<'_, str>, &RawValue>>(arguments) else { return false };
+    arguments.iter().any(|(name, value)| {
+        let is_scalar = !value.get().starts_with(['{', '[']);
+        let words = words_of(name);
+        let is_id =
+            words.last().is_some_and(|word| matches!(&**word, "id" | "ids" | "uuid" | "email" | "sku" | "number" | "symbol" | "ticker"));
+        is_id && !value.get().starts_with('{')
+            || is_scalar
+                && !LOOKED_FOR.contains(&name.to_ascii_lowercase().as_str())
+                && text(Some(value)).is_some_and(|value| has_form_of_id(&value))
+    })
+}
+
+/// "#W5490111", "2026-05-17", "9f2c51d0-…", "ann@example.org": one word with several digits, or an address.
+fn has_form_of_id(value: &str) -> bool {
+    let is_word =
+        value.len() >= 4 && value.len() <= 64 && value.bytes().all(|letter| letter.is_ascii_alphanumeric() || b"#-_:@.+".contains(&letter));
+    let digits = value.bytes().filter(u8::is_ascii_digit).count();
+    is_word && (digits >= 3 || value.contains('@'))
+}
+
 fn writes(tool: &str) -> bool {
     let tool = tool.to_ascii_lowercase();
     ["write", "create", "save", "edit"].iter().any(|word| tool.contains(word))
@@ -242,11 +278,37 @@ mod tests {
             Deed::Edits { file, by: 7 },
             Deed::Undoes { file },
             Deed::Restores,
+            Deed::LooksUp,
         ] {
             assert_eq!(Deed::from_text(&deed.text()), deed);
         }
         for text in ["writes", "writes x 1", "edits 1", "sings", "looks "] {
             assert_eq!(Deed::from_text(text), Deed::Unknown, "{text}");
+        }
+    }
+
+    #[test]
+    fn who_looks_a_thing_up_names_it_by_its_id() {
+        for (tool, arguments) in [
+            ("get_order_details", json!({"order_id": "#W5490111"})),
+            ("get_order", json!({"id": 7})),
+            ("fetch_customer", json!({"customer": "ann@example.org"})),
+            ("list_meetings", json!({"day": "2026-05-17"})),
+            ("get_quote", json!({"symbol": "ACME"})),
+            ("get_orders", json!({"orderIds": ["a", "b"]})),
+        ] {
+            assert_eq!(deed(tool, &arguments), Deed::LooksUp, "{tool} {arguments}");
+            assert!(!deed(tool, &arguments).changes());
+        }
+        for (tool, arguments) in [
+            ("fetch", json!({"url": "https://example.org/page/1234"})),
+            ("search", json!({"query": "order-12345"})),
+            ("list_directory", json!({"path": "/src", "depth": 4})),
+            ("read_file", json!({"path": "/a1234.py"})),
+            ("list", json!({"page": 3, "limit": 5000})),
+            ("get", json!({"id": {"of": 1}})),
+        ] {
+            assert_eq!(deed(tool, &arguments), Deed::Looks, "{tool} {arguments}");
         }
     }
 

@@ -4,6 +4,8 @@
 //! stands behind `durationMs`, `updated_at` or `request-id` is never news. A place in a file (`12:5`), a price or the time of
 //! an appointment (`9:00`) is.
 
+use serde::Deserialize;
+use serde_json::Value;
 use std::borrow::Cow;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -28,6 +30,49 @@ pub fn error_fingerprint(text: &str) -> u64 {
         }
     }
     xxh3_64(out.as_bytes())
+}
+
+/// Words that tools begin with when they failed, where nothing beside the text says so.
+const FAILURES: [&str; 5] = ["error", "traceback", "exception", "failed", "fatal"];
+
+/// Whether a result tells of a failure, for who has nothing but its text: it begins as errors begin, or it is an object whose `error` says
+/// something. "errors: 0" and "failed: 0" tell of none.
+pub fn says_error(text: &str) -> bool {
+    let text = text.trim_start();
+    if text.starts_with('{') {
+        return object_says_error(text);
+    }
+    let text = text.trim_start_matches(|letter: char| !letter.is_alphanumeric());
+    let begins_so = |word: &&str| text.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
+    let Some(word) = FAILURES.into_iter().find(|word| begins_so(word)) else { return false };
+    let rest = &text[word.len()..];
+    let is_word = !rest.starts_with(|letter: char| letter.is_alphanumeric() || letter == '_');
+    let value = rest.trim_start_matches(|letter: char| !letter.is_alphanumeric());
+    let first: &str = value.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
+    // "Error: null pointer" goes on where "error: null" ends.
+    let goes_on = value[first.len()..].trim_start_matches(' ').starts_with(char::is_alphabetic);
+    let is_nothing = first == "0" || (!goes_on && ["none", "null", "false"].iter().any(|nothing| first.eq_ignore_ascii_case(nothing)));
+    is_word && !is_nothing
+}
+
+fn object_says_error(text: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Object {
+        error: Option<Value>,
+        #[serde(alias = "isError")]
+        is_error: Option<bool>,
+    }
+    // Most objects have no such member: those need not be read.
+    if !text.contains("rror\"") {
+        return false;
+    }
+    let Ok(Object { error, is_error }) = serde_json::from_str(text) else { return false };
+    let says = error.is_some_and(|error| match error {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Bool(true) | Value::Number(_) | Value::Array(_) | Value::Object(_) => true,
+    });
+    says || is_error == Some(true)
 }
 
 /// Of an error this much is compared: what follows is often a trace of where it happened.
@@ -161,7 +206,7 @@ fn is_volatile_name(name: &str) -> bool {
 }
 
 /// `durationMs` is `duration` and `ms`.
-fn words_of(name: &str) -> Vec<Cow<'_, str>> {
+pub(super) fn words_of(name: &str) -> Vec<Cow<'_, str>> {
     if name.len() > 40 || !name.is_ascii() {
         return Vec::new();
     }
@@ -259,6 +304,41 @@ mod tests {
     }
 
     #[test]
+    fn a_text_says_whether_it_is_an_error() {
+        for text in [
+            "Error: no such file",
+            "ERROR\nNo replacement was performed",
+            "[error] x",
+            "error executing tool",
+            "\"Exception: x\"",
+            "Traceback (most recent call last):",
+            "fatal: not a git repository",
+            "Failed to open a.txt",
+            "Error: null pointer",
+            r#"{"error": "no such order"}"#,
+            r#"{"isError": true, "content": []}"#,
+            " {\"error\": {\"code\": 4}}",
+        ] {
+            assert!(says_error(text), "{text}");
+        }
+        for text in [
+            "",
+            "errors: 0",
+            "Failed: 0, passed: 12",
+            "error: none",
+            "error_log.txt",
+            "exceptional work",
+            "12 passed",
+            r#"{"error": null, "rows": 3}"#,
+            r#"{"error": "", "rows": 3}"#,
+            r#"{"rows": ["error"]}"#,
+            "{ error",
+        ] {
+            assert!(!says_error(text), "{text}");
+        }
+    }
+
+    #[test]
     fn content_is_news() {
         for (one, other) in [
             ("error at 12:5", "error at 18:7"),
@@ -268,6 +348,7 @@ mod tests {
             ("9f2c51d0aa", "9f2c51d0ab"),
             (r#"{"order_id": "a1"}"#, r#"{"order_id": "b2"}"#),
             (r#"{"count": 3}"#, r#"{"count": 4}"#),
+            ("order 1234567 delivered", "order 7654321 delivered"),
             ("zoom 2x", "zoom 3x"),
             (r#"{"time": "x", "left": 3}"#, r#"{"time": "x", "left": 4}"#),
             ("ratio 12:30:5", "ratio 12:31:5"),

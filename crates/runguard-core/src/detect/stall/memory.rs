@@ -23,8 +23,10 @@ pub(super) struct Memory {
     failing: u32,
     /// Whether a check ever failed again after a change, whatever it said.
     failed_again: bool,
-    /// Whether the model was told that its run is long.
-    told_of_length: bool,
+    /// Tokens that were used, as far as they were told.
+    tokens: u64,
+    /// Of them those that were known at the call before.
+    tokens_judged: u64,
 }
 
 /// The last bit of what a check gave says whether it failed.
@@ -76,12 +78,19 @@ impl Memory {
         self.failed_again = true;
     }
 
-    pub(super) const fn told_of_length(&mut self) {
-        self.told_of_length = true;
+    pub(super) const fn spent(&mut self, tokens: u64) {
+        self.tokens = self.tokens.saturating_add(tokens);
     }
 
-    pub(super) const fn was_told_of_length(&self) -> bool {
-        self.told_of_length
+    pub(super) const fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// Tokens that were known when this was last asked, and those that are now.
+    pub(super) const fn tokens_judged(&mut self) -> (u64, u64) {
+        let before = self.tokens_judged;
+        self.tokens_judged = self.tokens;
+        (before, self.tokens)
     }
 
     pub(super) const fn has_failed_again(&self) -> bool {
@@ -107,6 +116,11 @@ impl Memory {
         (counted, failed_again)
     }
 
+    /// Something else than a look that gave something was done.
+    pub(super) fn looked_away(&mut self) {
+        self.same = Same::default();
+    }
+
     /// How many looks in a row gave this, each for other arguments.
     pub(super) fn looked(&mut self, tool: u64, call: u64, gave: u64) -> u32 {
         let before = self.same;
@@ -120,10 +134,8 @@ impl Memory {
     /// this time.
     pub(super) fn changed(&mut self, deed: Deed) -> u32 {
         self.changes = self.changes.saturating_add(1);
-        // Whoever looks, changes and looks again does not only look.
-        self.same = Same::default();
         let (file, left) = match deed {
-            Deed::Unknown | Deed::Looks | Deed::Runs | Deed::Changes => return 0,
+            Deed::Unknown | Deed::Looks | Deed::LooksUp | Deed::Runs | Deed::Changes => return 0,
             Deed::Writes { file, leaves } => (file, leaves),
             Deed::Edits { file, by } => (file, self.holds(file).wrapping_add(by)),
             Deed::Undoes { file } => (file, self.held_before(file)),
@@ -182,19 +194,28 @@ impl Memory {
         if self.is_new() {
             return Vec::new();
         }
-        let flags = u64::from(self.told_of_length) << 17 | u64::from(self.failed_again) << 16;
+        let has_tokens = self.tokens > 0;
+        // Bit 17 is of an earlier version, and free.
+        let flags = u64::from(has_tokens) << 18 | u64::from(self.failed_again) << 16;
         let counts = u64::from(self.changes) << 32 | flags | (self.files.len() as u64) << 8 | self.checks.len() as u64;
         let Same { tool, gave, call, times } = self.same;
         let mut words = vec![counts, tool, gave, call, u64::from(self.failing) << 32 | u64::from(times)];
         words.extend(self.files.iter().flat_map(|(file, state)| [*file, *state]));
         words
             .extend(self.checks.iter().flat_map(|check| [check.call, check.gave, u64::from(check.times) << 32 | u64::from(check.changes)]));
+        if has_tokens {
+            words.extend([self.tokens, self.tokens_judged]);
+        }
         words
     }
 
     /// Of words that were packed. `None` when some are missing.
     pub(super) fn unpack(words: &[u64]) -> Option<Self> {
         let [counts, tool, gave, call, times, rest @ ..] = words else { return words.is_empty().then(Self::default) };
+        let (rest, tokens, tokens_judged) = match rest {
+            [rest @ .., tokens, judged] if counts >> 18 & 1 == 1 => (rest, *tokens, *judged),
+            rest => (rest, 0, 0),
+        };
         let (files, checks) = rest.split_at_checked(2 * (counts >> 8 & 0xff) as usize)?;
         if checks.len() != 3 * (counts & 0xff) as usize {
             return None;
@@ -210,7 +231,8 @@ impl Memory {
             same: Same { tool: *tool, gave: *gave, call: *call, times: *times as u32 },
             failing: (times >> 32) as u32,
             failed_again: counts >> 16 & 1 == 1,
-            told_of_length: counts >> 17 & 1 == 1,
+            tokens,
+            tokens_judged,
         })
     }
 }
@@ -289,7 +311,9 @@ mod tests {
             memory.ended(true, false);
         }
         memory.failed_again();
-        memory.told_of_length();
+        memory.spent(7);
+        assert_eq!(memory.tokens_judged(), (0, 7));
+        memory.spent(u64::MAX);
         let words = memory.pack();
         assert!(words.len() < 256, "{}", words.len());
         assert_eq!(Memory::unpack(&words), Some(memory));

@@ -34,6 +34,11 @@ impl StallSessions {
         self.run(session, now).message(text)
     }
 
+    /// As [`StallDetector::spent`].
+    pub fn spent(&mut self, session: &str, tokens: u64, now: Timestamp) {
+        self.run(session, now).spent(tokens);
+    }
+
     /// As [`StallDetector::user_message`].
     pub fn user_message(&mut self, session: &str) {
         self.runs.forget(SessionKey::of(session));

@@ -186,6 +186,9 @@ pub struct StallSettings {
     /// Calls of a run in which a check failed again after a change. How many are many depends on the kind of run:
     /// how long those were that succeeded says it.
     pub long_run: Ladder,
+    /// Tokens that such a run has used when it is a long one, however few its calls are; 0: that is not looked at. The model is told from
+    /// seven eighths of it on.
+    pub long_run_tokens: u64,
     /// Tools that wait for something: the same result again is what they are for.
     pub polling: Vec<String>,
     /// Tools that change the world: after a success, trying again is a new experiment.
@@ -255,10 +258,12 @@ impl Preset {
             unmoved: Ladder::new(3, 0, 12),
             put_back: Ladder::new(2, 0, 4),
             same_result: Ladder::new(4, 0, 12),
-            // No good run with native tools or of a frontier model has nine in a row that the other rules let go on; eight cost one, six more.
-            failing: Ladder::new(5, 0, 9),
+            // No good run with native tools or of a frontier model has eight in a row that the other rules let go on; seven cost one
+            // good run of a database client.
+            failing: Ladder::new(5, 0, 8),
             // What is long for one kind of run is usual for another: nothing ends for it unless somebody says what is long.
             long_run: Ladder::new(100, 0, 0),
+            long_run_tokens: 0,
             polling: names(&["wait", "sleep", "poll", "wait_for", "get_status", "check_status"]),
             mutating: Vec::new(),
             highest: Rung::Stop,
@@ -317,6 +322,7 @@ impl StallSettings {
             same_result: never,
             failing: never,
             long_run: never,
+            long_run_tokens: 0,
             polling: Vec::new(),
             mutating: Vec::new(),
             highest: Rung::Stop,
@@ -361,6 +367,17 @@ impl StallSettings {
         verdict
     }
 
+    /// How far a run in which a check failed again has climbed by its length: calls, and tokens that were used.
+    pub(super) fn length_rung(&self, calls: u32, tokens: u64) -> Rung {
+        let limit = self.long_run_tokens;
+        let by_tokens = match tokens {
+            tokens if limit > 0 && tokens > limit => Rung::Stop,
+            tokens if limit > 0 && tokens > limit - limit / 8 => Rung::Steer,
+            _ => Rung::GoOn,
+        };
+        self.long_run.rung(calls).max(by_tokens)
+    }
+
     /// The lowest number of rounds after which the run is interfered with; where it never is, after which the model is told.
     pub(super) fn cycle_from(&self) -> u32 {
         [self.cycle.block, self.cycle.stop].into_iter().filter(|count| *count > 0).min().unwrap_or(self.cycle.steer)
@@ -382,6 +399,7 @@ setters!(StallSettings {
     same_result: Ladder,
     failing: Ladder,
     long_run: Ladder,
+    long_run_tokens: u64,
     polling: Vec<String>,
     mutating: Vec<String>,
     highest: Rung,

@@ -350,6 +350,49 @@ fn a_long_run_in_which_a_check_failed_again_is_told_first_and_ended_where_somebo
 }
 
 #[test]
+fn a_run_that_used_many_tokens_is_long_too_once_a_check_failed_again() {
+    let never = Ladder { steer: 0, block: 0, stop: 0 };
+    let settings = Preset::Coding.settings().unmoved(never).long_run(never).long_run_tokens(8_000);
+    let spend_and_check = |detector: &mut StallDetector, tokens: u64, number: u64| {
+        detector.spent(tokens);
+        detector.observe(edit(number));
+        let verdict = detector.observe(failing_check(number));
+        (verdict.rung, verdict.rule)
+    };
+    let long = |rung| (rung, Some(StallRule::LongRun));
+    let mut spends = StallDetector::new(settings.clone()).unwrap();
+    let said: Vec<_> =
+        [3_000, 3_000, 1_500, 400].into_iter().zip(0..).map(|(tokens, number)| spend_and_check(&mut spends, tokens, number)).collect();
+    assert_eq!(said, [(Rung::GoOn, None), (Rung::GoOn, None), long(Rung::Steer), long(Rung::Steer)], "told from 7,000 on");
+    assert_eq!((spends.counters().tokens, spend_and_check(&mut spends, 101, 9)), (7_900, long(Rung::Stop)));
+
+    let mut at_once = StallDetector::new(settings.clone()).unwrap();
+    at_once.spent(1 << 40);
+    let said: Vec<_> = (0..3).map(|number| spend_and_check(&mut at_once, 0, number)).collect();
+    assert_eq!(said[..2], [(Rung::GoOn, None), long(Rung::Steer)], "without the sign the spend says nothing, and it is told first");
+    assert_eq!(said[2].0, Rung::Stop);
+
+    let mut kept = StallDetector::new(settings.clone()).unwrap();
+    (0..2).for_each(|number| _ = spend_and_check(&mut kept, 3_600, number));
+    let bytes = postcard::to_allocvec(&kept.into_state()).unwrap();
+    let mut kept = StallDetector::resume(settings, postcard::from_bytes(&bytes).unwrap()).unwrap();
+    assert_eq!(spend_and_check(&mut kept, 900, 5), long(Rung::Stop), "what was used, and that it was told, is kept");
+}
+
+#[test]
+fn a_state_that_was_carried_on_under_other_settings_ends_a_long_run_too() {
+    let settings =
+        Preset::Coding.settings().unmoved(Ladder { steer: 0, block: 0, stop: 0 }).long_run(Ladder { steer: 3, block: 0, stop: 5 });
+    let mut state = StallState::default();
+    let mut rungs = Vec::new();
+    for step in (0..3).flat_map(|number| [edit(number), failing_check(number)]) {
+        rungs.push(state.clone().observe(&settings, step).rung);
+        state.observe(&StallSettings::silent(), step);
+    }
+    assert_eq!(rungs[3..], [Rung::Steer, Rung::Stop, Rung::Stop]);
+}
+
+#[test]
 fn programs_and_changes_that_end_with_mistakes_are_not_calls_that_get_nothing() {
     let mut detector = detector(Preset::Coding);
     for number in 0..30 {
@@ -363,8 +406,8 @@ fn programs_and_changes_that_end_with_mistakes_are_not_calls_that_get_nothing() 
 fn calls_that_all_fail_are_told_and_stopped_whatever_they_say() {
     let mut detector = detector(Preset::Coding);
     let failed = |number: u64| Step { error: Some(number), ..step("sql", number, number) };
-    let rungs: Vec<Rung> = (0..9).map(|number| detector.observe(failed(number)).rung).collect();
-    assert_eq!(rungs[3..], [Rung::GoOn, Rung::Steer, Rung::Steer, Rung::Steer, Rung::Steer, Rung::Stop]);
+    let rungs: Vec<Rung> = (0..8).map(|number| detector.observe(failed(number)).rung).collect();
+    assert_eq!(rungs[3..], [Rung::GoOn, Rung::Steer, Rung::Steer, Rung::Steer, Rung::Stop]);
     detector.observe(step("sql", 100, 100));
     assert_eq!(detector.observe(failed(101)).rung, Rung::GoOn, "one that succeeds begins anew");
 }
@@ -424,6 +467,16 @@ fn looks_that_give_the_same_for_other_arguments_are_told_early_and_stop_late_and
     };
     assert_eq!(rung_of(Deed::Looks), (Some(3), Some(11)));
     assert_eq!(rung_of(Deed::Changes), (None, None), "\"ok\" from many writes is a batch");
+    assert_eq!(rung_of(Deed::LooksUp), (None, None), "and so is \"delivered\" of many orders");
+    let with_others = |other: Step<'static>| {
+        let mut detector = detector(Preset::Coding);
+        (0..30).all(|page| {
+            let look = if page % 3 == 2 { other } else { did("fetch", page, 7, Deed::Looks) };
+            detector.observe(Step { args: page, ..look }).rule != Some(StallRule::SameResult)
+        })
+    };
+    assert!(with_others(did("bash", 1, 5, Deed::Runs)) && with_others(did("x", 1, 5, Deed::Unknown)), "something else was done in between");
+    assert!(with_others(Step { error: Some(3), ..did("fetch", 1, 3, Deed::Looks) }), "one gave something else");
     assert_eq!(rung_of(Deed::Unknown), (None, None));
 }
 

@@ -60,7 +60,7 @@ fn of_statements(script: &str) -> Option<Deed> {
 /// Of two parts of a script. Two changes of different files are a change of which no more is known.
 fn worse(left: Deed, right: Deed) -> Deed {
     let rank = |deed: Deed| match deed {
-        Deed::Looks => 0,
+        Deed::Looks | Deed::LooksUp => 0,
         Deed::Unknown | Deed::Runs => 1,
         Deed::Changes | Deed::Writes { .. } | Deed::Edits { .. } | Deed::Undoes { .. } | Deed::Restores => 2,
     };
