@@ -205,6 +205,28 @@ async fn a_database_that_was_put_back_to_the_time_before_it_was_built_is_built_a
     assert_ne!(together.link.generation(), built, "to everybody it is another one");
 }
 
+/// The first attempt to build it wrote states and failed; the next one was given another database.
+#[tokio::test(start_paused = true)]
+async fn what_an_attempt_to_build_left_is_not_used_when_states_were_built_elsewhere_since() {
+    let together = Together::new(2).await;
+    add(&together.nodes[0], &["kept"]).await;
+    together.lose_all().await;
+    // Until the states are there, and it is not said yet that they are.
+    let is_written = || together.link.cells().iter().any(|(_, _, state)| **state == 1_u64.to_le_bytes());
+    while !is_written() {
+        tokio::task::yield_now().await;
+        tokio::time::advance(Duration::from_micros(100)).await;
+    }
+    let half_built = together.link.replica();
+    together.lose_all().await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(add(&together.nodes[0], &["kept"]).await.0, 2);
+    together.nodes[0].flush().await.unwrap();
+    together.link.fail_over(half_built);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(add(&together.nodes[1], &["kept"]).await, (3, StoreHealth::Sound));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_node_that_starts_on_a_database_that_was_built_and_is_not_does_not_take_it_for_new() {
     let mut together = Together::new(1).await;
