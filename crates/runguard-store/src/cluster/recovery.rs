@@ -7,7 +7,7 @@
 use crate::cluster::cells::{Wanted, WantedRows, name_of};
 use crate::cluster::entry::{self, encode_row};
 use crate::cluster::importer::{self, import_once};
-use crate::cluster::link::{About, CellName, EntryId, LinkError, OTHER_SECRET, Put, Swap, SwapCell, Swapped};
+use crate::cluster::link::{About, CellName, EntryId, LinkError, OTHER_SECRET, Put, Swap, SwapCell, Swapped, Value};
 use crate::cluster::log::{Positions, as_kept};
 use crate::cluster::unconfirmed::Progress;
 use crate::cluster::{CATCH_UP, FLUSH, Inner, Noted, endpoint_note, from_the_start};
@@ -299,9 +299,7 @@ async fn enter(inner: &Inner) -> Result<(), LinkError> {
         is_there = is_built(inner, about.generation).await?;
     }
     if is_put_back(inner, known, about.generation, is_there).await? {
-        inner.link.has_read(about.generation, &[(0, EntryId { millis: u64::MAX, number: u64::MAX })]);
-        about = inner.link.about(About::offered(inner.partitions, inner.token(), inner.names)).await?;
-        is_there = false;
+        (about, is_there) = (begin_anew(inner, about.generation).await?, false);
     }
     if about.secret != inner.names.secret_text() {
         return Err(LinkError::NotOurs(OTHER_SECRET.to_owned()));
@@ -376,6 +374,12 @@ async fn is_put_back(inner: &Inner, known: u64, generation: u64, is_there: bool)
     // Whoever builds it tells the log a moment before it is there.
     tokio::time::sleep(SHORT_PULSE).await;
     Ok(!is_built(inner, generation).await?)
+}
+
+/// A database that was put back to an earlier state becomes another one, without states.
+async fn begin_anew(inner: &Inner, generation: u64) -> Result<About, LinkError> {
+    inner.link.has_read(generation, &[(0, EntryId { millis: u64::MAX, number: u64::MAX })]);
+    inner.link.about(About::offered(inner.partitions, inner.token(), inner.names)).await
 }
 
 /// So that a database that was put back to an earlier state is known by it.
@@ -493,11 +497,7 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
         inner.log.import(&positions, Vec::new(), &start).await.map_err(unreadable)?;
         tokio::time::sleep(GRACE).await;
     }
-    let closing = (0..inner.partitions).map(|partition| {
-        let put = Put::Set { token: inner.token(), state: Vec::new(), keep_millis: FOREVER_MILLIS };
-        Swap { partition, cells: vec![SwapCell { name: CellName::new(partition, CLOSED), expect: 0, put }], entry: Vec::new() }
-    });
-    inner.swap(closing.collect()).await?;
+    close(inner, generation, inner.log.generation().await.map_err(unreadable)?).await?;
     let mut reading = importer::start(inner).await.map_err(unreadable)?;
     loop {
         match import_once(inner, &reading, 0).await.map_err(unreadable)? {
@@ -555,6 +555,24 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
         Some(Swapped::Done) => Ok(()),
         Some(Swapped::Raced(_) | Swapped::Full) | None => Err(LinkError::Away("another node built the states at the same time".into())),
     }
+}
+
+/// From here on what is sent again is too late. With it stands what the log was last built into.
+async fn close(inner: &Inner, generation: u64, built_last: u64) -> Result<(), LinkError> {
+    let closing = (0..inner.partitions).map(|partition| {
+        let put = Put::Set { token: inner.token(), state: built_last.to_be_bytes().to_vec(), keep_millis: FOREVER_MILLIS };
+        Swap { partition, cells: vec![SwapCell { name: CellName::new(partition, CLOSED), expect: 0, put }], entry: Vec::new() }
+    });
+    let closed = inner.swap(closing.collect()).await?;
+    // Somebody began before. If states were built elsewhere since, the database was put back to that time: what is there of its states is of
+    // an older log, and may be of sessions that are erased. Versions before this one noted nothing.
+    let is_of_before = |value: &Value| value.as_ref().is_some_and(|(_, noted)| !noted.is_empty() && **noted != built_last.to_be_bytes());
+    let is_left_over = closed.iter().any(|answer| matches!(answer, Swapped::Raced(found) if found.iter().any(is_of_before)));
+    if is_left_over && inner.log.is_shared() {
+        begin_anew(inner, generation).await?;
+        return Err(LinkError::emptied());
+    }
+    Ok(())
 }
 
 /// The cells that effects of one row touch.

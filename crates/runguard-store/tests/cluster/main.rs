@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 use runguard_store::cluster::entry;
-use runguard_store::cluster::link::{About, Link as _, Swap};
+use runguard_store::cluster::link::{About, CellName, Link as _, Swap};
 use runguard_store::cluster::model::ModelLink;
 use runguard_store::{
     Cell, Change, Cluster, ClusterOptions, Decided, Durability, Embedded, Family, Keep, Key, LogKept, Memory, Names, Options, Order,
@@ -16,6 +16,8 @@ use std::time::Duration;
 
 const TENANT: &str = "tenant";
 const SUM: u8 = 1;
+/// Where it is noted that the states were built.
+const BUILT: u128 = 0;
 
 fn number(bytes: Option<&[u8]>) -> u64 {
     bytes.map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
@@ -203,6 +205,25 @@ async fn a_database_that_was_put_back_to_the_time_before_it_was_built_is_built_a
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(add(&together.nodes[1], &["kept"]).await, (6, StoreHealth::Sound));
     assert_ne!(together.link.generation(), built, "to everybody it is another one");
+}
+
+/// The first attempt to build it wrote states and failed; the next one was given another database.
+#[tokio::test(start_paused = true)]
+async fn what_an_attempt_to_build_left_is_not_used_when_states_were_built_elsewhere_since() {
+    let together = Together::new(2).await;
+    add(&together.nodes[0], &["kept"]).await;
+    together.lose_all().await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    // As it was a moment before: the states are there, and it is not said yet that they are.
+    together.link.take_away(&CellName::new(0, BUILT));
+    let half_built = together.link.replica();
+    together.lose_all().await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(add(&together.nodes[0], &["kept"]).await.0, 2);
+    together.nodes[0].flush().await.unwrap();
+    together.link.fail_over(half_built);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(add(&together.nodes[1], &["kept"]).await, (3, StoreHealth::Sound));
 }
 
 #[tokio::test(start_paused = true)]
