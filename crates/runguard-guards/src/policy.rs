@@ -356,18 +356,36 @@ pub(crate) fn build_section<S: GuardSettings>(
     patterns: &mut Patterns,
 ) -> Result<Section<S>, SettingsProblem> {
     let mut path = path.to_vec();
+    let mut tree = section_tree(guards, &mut path, S::SECTION, S::DOORS)?;
+    let subjects = tree.remove(S::SUBJECTS);
+    let base = build_rulebook::<S>(&tree, &path, patterns)?;
+    let mut overrides = BTreeMap::new();
+    if let Some(subjects) = subjects {
+        let subjects_path = below(&path, S::SUBJECTS);
+        for (name, value) in as_table(&subjects, &subjects_path)? {
+            let path = below(&subjects_path, name);
+            let own = as_table(value, &path)?;
+            let mut merged = tree.clone();
+            merge(&mut merged, own);
+            overrides.insert(name.clone(), build_rulebook(&merged, &path, patterns)?);
+        }
+    }
+    Ok(Section { base, subjects: overrides })
+}
+
+/// The table of a section, whose parts are added to the path. A door inherits mode and rules from the guard's own table.
+fn section_tree<'a>(guards: &Tree, path: &mut Vec<&'a str>, section: &[&'a str], doors: &[&str]) -> Result<Tree, SettingsProblem> {
     let mut tree = Tree::new();
     let mut level = Some(guards);
-    // A door inherits mode and rules from the guard's own table.
-    for (depth, part) in S::SECTION.iter().enumerate() {
+    for (depth, part) in section.iter().enumerate() {
         path.push(part);
         let Some(value) = level.and_then(|level| level.get(*part)) else {
             level = None;
             continue;
         };
-        let table = as_table(value, &path)?;
-        if depth + 1 < S::SECTION.len() {
-            check_guard_of_doors(table, &path, S::DOORS)?;
+        let table = as_table(value, path)?;
+        if depth + 1 < section.len() {
+            check_guard_of_doors(table, path, doors)?;
             for key in [MODE, RULES] {
                 if let Some(value) = table.get(key) {
                     tree.insert(key.to_owned(), value.clone());
@@ -378,20 +396,7 @@ pub(crate) fn build_section<S: GuardSettings>(
         }
         level = Some(table);
     }
-    let subjects = tree.remove(S::SUBJECTS);
-    let base = build_rulebook::<S>(&tree, &path, patterns)?;
-    let mut overrides = BTreeMap::new();
-    if let Some(subjects) = subjects {
-        let subjects_path = [path.as_slice(), &[S::SUBJECTS]].concat();
-        for (name, value) in as_table(&subjects, &subjects_path)? {
-            let path = [subjects_path.as_slice(), &[name]].concat();
-            let own = as_table(value, &path)?;
-            let mut merged = tree.clone();
-            merge(&mut merged, own);
-            overrides.insert(name.clone(), build_rulebook(&merged, &path, patterns)?);
-        }
-    }
-    Ok(Section { base, subjects: overrides })
+    Ok(tree)
 }
 
 fn check_guard_of_doors(table: &Tree, path: &[&str], doors: &[&str]) -> Result<(), SettingsProblem> {
@@ -404,26 +409,37 @@ fn check_guard_of_doors(table: &Tree, path: &[&str], doors: &[&str]) -> Result<(
 
 fn build_rulebook<S: GuardSettings>(tree: &Tree, path: &[&str], patterns: &mut Patterns) -> Result<Rulebook<S>, SettingsProblem> {
     let mut tree = tree.clone();
-    let mode = tree.remove(MODE).map_or(Ok(Mode::default()), |value| read(&value, &below(path, MODE)))?;
-    let mut rules = [Mode::Enforce; Reason::ALL.len()];
-    for reason in S::OBSERVED {
-        rules[reason.index()] = Mode::Observe;
-    }
-    if let Some(value) = tree.remove(RULES) {
-        let path = below(path, RULES);
-        let known: Vec<&str> = Reason::of(S::GUARD).map(Reason::code).collect();
-        for (code, value) in as_table(&value, &path)? {
-            let reason = Reason::from_code(code).filter(|reason| reason.guard() == S::GUARD);
-            let reason = reason.ok_or_else(|| unknown(&path, code, known.iter().copied(), "rule"))?;
-            rules[reason.index()] = read(value, &below(&path, code))?;
-        }
-    }
+    let (mode, rules) = take_modes(&mut tree, path, S::GUARD, S::OBSERVED)?;
     let mut settings: S = read_table(&tree, path, &[MODE, RULES, S::SUBJECTS])?;
     settings.check().map_err(|InvalidSetting { name, problem }| SettingsProblem::new(&below(path, name), problem))?;
     settings.each_pattern(&mut |own_path, pattern| {
         patterns.compile(pattern).map_err(|problem| SettingsProblem::new(&[path, own_path].concat(), problem))
     })?;
     Ok(Rulebook { mode, rules, settings })
+}
+
+/// The mode of a guard and those of its rules, taken out of its table.
+fn take_modes(
+    tree: &mut Tree,
+    path: &[&str],
+    guard: GuardName,
+    observed: &[Reason],
+) -> Result<(Mode, [Mode; Reason::ALL.len()]), SettingsProblem> {
+    let mode = tree.remove(MODE).map_or(Ok(Mode::default()), |value| read(&value, &below(path, MODE)))?;
+    let mut rules = [Mode::Enforce; Reason::ALL.len()];
+    for reason in observed {
+        rules[reason.index()] = Mode::Observe;
+    }
+    if let Some(value) = tree.remove(RULES) {
+        let path = below(path, RULES);
+        let known: Vec<&str> = Reason::of(guard).map(Reason::code).collect();
+        for (code, value) in as_table(&value, &path)? {
+            let reason = Reason::from_code(code).filter(|reason| reason.guard() == guard);
+            let reason = reason.ok_or_else(|| unknown(&path, code, known.iter().copied(), "rule"))?;
+            rules[reason.index()] = read(value, &below(&path, code))?;
+        }
+    }
+    Ok((mode, rules))
 }
 
 fn below<'a>(path: &[&'a str], key: &'a str) -> Vec<&'a str> {
@@ -433,20 +449,35 @@ fn below<'a>(path: &[&'a str], key: &'a str) -> Vec<&'a str> {
 /// Lays a table onto the defaults of a type. `also` are keys that may stand there too, for the hint to a mistyped one.
 pub fn read_table<S: Serialize + DeserializeOwned + Default>(tree: &Tree, path: &[&str], also: &[&str]) -> Result<S, SettingsProblem> {
     let defaults = to_tree(&S::default());
+    let merged = onto(&defaults, tree, path, also)?;
+    from_tree(merged).map_err(|error| what_is_wrong(&defaults, tree, path, &error, &|tree| from_tree::<S>(tree).map(drop)))
+}
+
+fn onto(defaults: &Tree, tree: &Tree, path: &[&str], also: &[&str]) -> Result<Tree, SettingsProblem> {
     if let Some(key) = tree.keys().find(|key| !defaults.contains_key(*key)) {
         let known: Vec<&str> = defaults.keys().map(String::as_str).chain(also.iter().copied()).collect();
         return Err(unknown(path, key, known.iter().copied(), "key"));
     }
     let mut merged = defaults.clone();
     merge(&mut merged, tree);
-    serde_json::from_value(Value::Object(merged)).map_err(|error| {
-        let named = tree.iter().find_map(|(key, value)| try_alone::<S>(&defaults, key, value, path).err());
-        named.unwrap_or_else(|| SettingsProblem::new(path, said(&error)))
-    })
+    Ok(merged)
+}
+
+/// Once for each type of settings, and not in each place that reads it.
+#[inline(never)]
+fn from_tree<S: DeserializeOwned>(tree: Tree) -> Result<S, serde_json::Error> {
+    serde_json::from_value(Value::Object(tree))
+}
+
+type Fits<'a> = &'a dyn Fn(Tree) -> Result<(), serde_json::Error>;
+
+fn what_is_wrong(defaults: &Tree, tree: &Tree, path: &[&str], error: &serde_json::Error, fits: Fits<'_>) -> SettingsProblem {
+    let named = tree.iter().find_map(|(key, value)| try_alone(defaults, key, value, path, fits).err());
+    named.unwrap_or_else(|| SettingsProblem::new(path, said(error)))
 }
 
 /// Puts one key alone onto the defaults, so that a wrong value is known by its own name.
-fn try_alone<S: DeserializeOwned>(defaults: &Tree, key: &str, value: &Value, path: &[&str]) -> Result<(), SettingsProblem> {
+fn try_alone(defaults: &Tree, key: &str, value: &Value, path: &[&str], fits: Fits<'_>) -> Result<(), SettingsProblem> {
     let entries: Vec<(Vec<&str>, Value)> = match value {
         Value::Object(entries) => entries
             .iter()
@@ -457,8 +488,7 @@ fn try_alone<S: DeserializeOwned>(defaults: &Tree, key: &str, value: &Value, pat
     for (entry_path, entry) in entries {
         let mut tree = defaults.clone();
         merge(&mut tree, &Tree::from_iter([(key.to_owned(), entry)]));
-        serde_json::from_value::<S>(Value::Object(tree))
-            .map_err(|error| SettingsProblem::new(&[path, &entry_path].concat(), said(&error)))?;
+        fits(tree).map_err(|error| SettingsProblem::new(&[path, &entry_path].concat(), said(&error)))?;
     }
     Ok(())
 }

@@ -5,17 +5,19 @@
 
 mod examples;
 mod guard_routes;
+mod json;
 mod log_routes;
 mod page;
 
 use self::guard_routes::guard_operation;
+use self::json::json;
 use self::log_routes::{circuit_schema, decision_schema, log_routes};
 pub use self::page::page;
 use runguard_core::row::{Action, Outcome};
 use runguard_core::{GuardName, Reason};
 use runguard_guards::guard::{GuardEntry, ROUTES, Route};
 use runguard_guards::policy::default_rule_mode;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 pub fn document() -> Value {
     let mut paths = Map::new();

@@ -42,6 +42,7 @@ use crate::store::{Cell, Decided, Erased, Keep, Labelled, Rules, SlotState, View
 use alone::Alone;
 use cells::{Cells, ProposalResult, Wanted, WantedRows, is_tombstone, name_of};
 use dynamic::DynamicLink;
+use futures_util::future::{BoxFuture, FutureExt as _};
 use hashbrown::HashMap;
 use health::Health;
 use link::{CellName, Condition, Link, LinkError, Put, Said, Swap, SwapCell, Swapped, Token, Value};
@@ -508,27 +509,14 @@ impl Cluster {
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }
-        let writer = tokio::spawn({
-            let inner = inner.clone();
-            async move { writer::run(&inner).await }
-        });
+        // Boxed, here and wherever a task lives long: each kind of future that is spawned has a copy of the runtime's code.
+        let start = |run: fn(Arc<Inner>) -> BoxFuture<'static, ()>| tokio::spawn(run(inner.clone()));
+        let writer = start(|inner| async move { writer::run(&inner).await }.boxed());
         let tasks = vec![
-            tokio::spawn({
-                let inner = inner.clone();
-                async move { recovery::run(&inner).await }
-            }),
-            tokio::spawn({
-                let inner = inner.clone();
-                async move { recovery::run_homecoming(&inner).await }
-            }),
-            tokio::spawn({
-                let inner = inner.clone();
-                async move { importer::run(&inner).await }
-            }),
-            tokio::spawn({
-                let inner = inner.clone();
-                async move { roster::run(&inner).await }
-            }),
+            start(|inner| async move { recovery::run(&inner).await }.boxed()),
+            start(|inner| async move { recovery::run_homecoming(&inner).await }.boxed()),
+            start(|inner| async move { importer::run(&inner).await }.boxed()),
+            start(|inner| async move { roster::run(&inner).await }.boxed()),
         ];
         Ok(Self { inner, tasks: Mutex::new(tasks), writer: Mutex::new(Some(writer)) })
     }

@@ -14,6 +14,7 @@ use crate::cluster::link::names_of;
 use crate::error::{OpenError, StoreError};
 use crate::key::Names;
 use crate::trusted_time::TrustedTime;
+use futures_util::FutureExt as _;
 use pool::{Failure, Pool, Server};
 use schema::Day;
 use std::collections::BTreeSet;
@@ -124,7 +125,7 @@ impl PgLog {
 
     fn listening(self) -> Self {
         let Inner { server, committed, is_known, listener, .. } = &*self.inner;
-        let listening = server.runtime().spawn(listen(server.clone(), committed.clone(), is_known.clone()));
+        let listening = server.runtime().spawn(listen(server.clone(), committed.clone(), is_known.clone()).boxed());
         let _ = listener.set(listening.abort_handle());
         self
     }

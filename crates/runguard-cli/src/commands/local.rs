@@ -1,6 +1,7 @@
 //! A service inside of a command: the real engine, store and server, on this machine alone.
 
 use crate::failure::Failure;
+use futures_util::FutureExt as _;
 use reqwest::blocking::RequestBuilder;
 use runguard_engine::engine::open_store;
 use runguard_engine::settings::check_text;
@@ -43,12 +44,10 @@ impl Service {
         };
         let url = server.url();
         let (stop, mut stopped) = watch::channel(false);
-        let serving = tokio::spawn(server.run(
-            async move {
-                let _ = stopped.wait_for(|stopped| *stopped).await;
-            },
-            std::future::pending(),
-        ));
+        let until_stopped = async move {
+            let _ = stopped.wait_for(|stopped| *stopped).await;
+        };
+        let serving = tokio::spawn(server.run(until_stopped, std::future::pending()).boxed());
         Ok(Self { engine, url, stop, serving })
     }
 

@@ -4,6 +4,7 @@ use super::SettingsArgs;
 use crate::failure::Failure;
 use crate::logging::{LogArgs, Logging, meant_of_log};
 use clap::Args;
+use futures_util::FutureExt as _;
 use owo_colors::OwoColorize;
 use runguard_engine::alerts::Alerts;
 use runguard_engine::settings::{Settings, shown_address};
@@ -142,8 +143,8 @@ impl Serve {
             is_shared: !state.is_empty(),
             limits: engine.settings.load().gateway.enabled.then_some(limits.as_str()),
         }));
-        let erasing = tokio::spawn(runguard_engine::erasure::finish(engine.clone()));
-        let watcher = tokio::spawn(runguard_engine::watch::watch(engine.clone(), origin, loaded.file, folder));
+        let erasing = tokio::spawn(runguard_engine::erasure::finish(engine.clone()).boxed());
+        let watcher = tokio::spawn(runguard_engine::watch::watch(engine.clone(), origin, loaded.file, folder).boxed());
         let (stop_telemetry, stopping) = tokio::sync::watch::channel(false);
         let telemetry = engine.telemetry.clone().and_then(|telemetry| {
             let settings = engine.settings.load().telemetry.clone();

@@ -1,11 +1,12 @@
 //! The routes of the guards, made from their tables.
 
+use super::json::json;
 use crate::routes::guards::BODY;
 use runguard_core::Reason;
 use runguard_core::ledger::MOST_SCOPES;
 use runguard_guards::guard::{AnswerKind, Route, RouteKind};
 use runguard_guards::input::{Field, KNOWN_PER, Kind, MAX_ID_CHARS, MAX_NAMES, MAX_TEXT_BYTES, MOST_STEPS, REQUEST_ID};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 /// What a route may answer with, and what every one that needs a key may: a body that does not fit or come, a caller that asks
 /// too much.

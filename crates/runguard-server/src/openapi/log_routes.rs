@@ -1,6 +1,7 @@
 //! The routes that are no guard's: the log, what is read out of it, circuits, alerts, settings.
 
 use super::guard_routes::problems;
+use super::json::json;
 use crate::routes::health::CLUSTER_WARNINGS;
 use crate::routes::insights::Show;
 use crate::routes::spend::MAX_NOTE_CHARS;
@@ -9,7 +10,7 @@ use runguard_engine::watch::Watched;
 use runguard_guards::input::MAX_ID_CHARS;
 use runguard_insight::insight::session_list::SessionSort;
 use runguard_insight::insight::spend::{By, RunState, Sort};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 fn guards_schema() -> Value {
     let text = |about: &str| json!({"type": "string", "description": about});

@@ -67,22 +67,28 @@ impl Readers {
         folder: &Folder,
         run: impl FnOnce(&Connection) -> Result<R, rusqlite::Error>,
     ) -> Result<R, StoreError> {
-        let failed = |error: rusqlite::Error| StoreError::Read(error.to_string());
         let _snapshot = self.turns(lane).snapshots.read().unwrap_or_else(PoisonError::into_inner);
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let connection = match idle {
-            Some(connection) => connection,
-            None => folder.open_reader().map_err(failed)?,
-        };
+        let connection = self.take(folder)?;
         let result = {
-            let transaction = connection.unchecked_transaction().map_err(failed)?;
-            run(&transaction).inspect_err(|error| folder.mark_index_damaged(error)).map_err(failed)
+            let transaction = connection.unchecked_transaction().map_err(unread)?;
+            run(&transaction).inspect_err(|error| folder.mark_index_damaged(error)).map_err(unread)
         };
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if result.is_ok() && idle.len() < KEEP_READERS {
-            idle.push(connection);
+        if result.is_ok() {
+            self.put_back(connection);
         }
         result
+    }
+
+    fn take(&self, folder: &Folder) -> Result<Connection, StoreError> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        idle.map_or_else(|| folder.open_reader().map_err(unread), Ok)
+    }
+
+    fn put_back(&self, connection: Connection) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < KEEP_READERS {
+            idle.push(connection);
+        }
     }
 
     /// Waits until nobody reads, and lets nobody begin. Searches first: they take long, and answers go on meanwhile.
@@ -90,6 +96,10 @@ impl Readers {
         let questions = self.questions.snapshots.write().unwrap_or_else(PoisonError::into_inner);
         Pause { _questions: questions, _answers: self.answers.snapshots.write().unwrap_or_else(PoisonError::into_inner) }
     }
+}
+
+fn unread(error: rusqlite::Error) -> StoreError {
+    StoreError::Read(error.to_string())
 }
 
 impl Inner {

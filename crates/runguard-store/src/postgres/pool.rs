@@ -7,6 +7,7 @@
 use super::schema;
 use crate::error::OpenError;
 use crate::key::Names;
+use futures_util::FutureExt as _;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::BuilderVerifierExt as _;
 use std::collections::HashMap;
@@ -248,18 +249,19 @@ impl Server {
 
     async fn dial(self: &Arc<Self>, hear: Option<Hear>) -> Result<Wire, Failure> {
         let server = self.clone();
-        let connect = self.runtime.spawn(async move {
+        let connect = async move {
             let (client, mut connection) = server.config.connect(server.tls.clone()).await?;
             let mut hear = hear.unwrap_or_else(|| Box::new(|_| {}));
             // Ends with the client, or with the connection; whoever waits for an answer hears of the latter.
-            tokio::spawn(async move {
+            let follow = async move {
                 while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
                     hear(message);
                 }
-            });
+            };
+            tokio::spawn(follow.boxed());
             Ok(Wire { client, prepared: HashMap::new() })
-        });
-        match tokio::time::timeout(LONGEST_CONNECT, connect).await {
+        };
+        match tokio::time::timeout(LONGEST_CONNECT, self.runtime.spawn(connect.boxed())).await {
             Ok(Ok(connected)) => connected,
             Ok(Err(ended)) => Err(Failure::Other(format!("the connection's task ended: {ended}"))),
             Err(_) => Err(Failure::slow("a connection")),

@@ -9,7 +9,7 @@ use super::{PgLog, texts};
 use crate::error::StoreError;
 use crate::key::Names;
 use crate::log::{Follow, Order, RowFilter, RowWithEffects};
-use futures_util::TryStreamExt as _;
+use futures_util::{FutureExt as _, TryStreamExt as _};
 use runguard_core::row::{self, RowCount, RowRef};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -347,9 +347,10 @@ impl PgFollower {
         let log = self.log.clone();
         let (done, rows) = std::sync::mpsc::sync_channel(1);
         // Not `block_on`: the thread may itself run a runtime.
-        self.log.inner.server.runtime().spawn(async move {
+        let asking = async move {
             let _ = done.send(log.inner.readers.query(&sql, &[]).await);
-        });
+        };
+        self.log.inner.server.runtime().spawn(asking.boxed());
         rows.recv().map_err(|_| StoreError::Stopping)?.map_err(|failure| self.log.unread(&failure))
     }
 }

@@ -9,6 +9,7 @@ use super::OpenError;
 use super::address::{HostPort, Kind};
 use super::server::{Dialer, Fault, Line, Server, random, text};
 use crate::cluster::link::LinkError;
+use futures_util::FutureExt as _;
 use redis::{Pipeline, Value};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -174,7 +175,7 @@ impl Nodes {
 impl Cluster {
     fn watched(map: Map) -> Self {
         let map = Arc::new(map);
-        let watcher = tokio::spawn(Arc::clone(&map).watch());
+        let watcher = tokio::spawn(Arc::clone(&map).watch().boxed());
         Self { map, watcher }
     }
 }

@@ -6,6 +6,7 @@
 use super::address::{Address, HostPort, Kind};
 use super::{OpenError, SWAP};
 use crate::cluster::link::LinkError;
+use futures_util::FutureExt as _;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, IntoConnectionInfo, Pipeline, RedisConnectionInfo, RedisError};
 use redis::{ServerError, TlsCertificates, Value};
@@ -85,7 +86,7 @@ impl Dialer {
         let mut asked = JoinSet::new();
         for (number, place) in self.address.places.iter().enumerate() {
             let (dialer, place) = (self.clone(), place.clone());
-            asked.spawn(async move { (number, dialer.connect(place).await) });
+            asked.spawn(async move { (number, dialer.connect(place).await) }.boxed());
         }
         let mut answers = asked.join_all().await;
         answers.sort_by_key(|(number, _)| *number);
@@ -200,7 +201,7 @@ impl Server {
     pub(super) fn start(dialer: Dialer, line: Option<Line>) -> Server {
         let state = watch::Sender::new(line.map_or(State::Dialing, State::Up));
         let (broken, timeout) = (Arc::new(Notify::new()), dialer.timeout);
-        let dialing = tokio::spawn(keep_up(dialer, state.clone(), Arc::clone(&broken)));
+        let dialing = tokio::spawn(keep_up(dialer, state.clone(), Arc::clone(&broken)).boxed());
         Server { state, broken, dialing, timeout }
     }
 
