@@ -30,7 +30,7 @@ use crate::error::{OpenError, StoreError};
 use crate::key::{Family, Key, Names};
 use crate::log::{encode_effects, encode_erasure};
 use crate::scrub::Checkpoint;
-use crate::store::{Cell, Decided, Erased, FEW, Labelled, Rules, Safe, SlotState, View};
+use crate::store::{Cell, Decided, Erased, FEW, Labelled, Rules, Safe, SlotState, StoreHealth, View};
 use runguard_core::row::{Effect, Row};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
@@ -136,13 +136,21 @@ impl Embedded {
             }
         }
         let (log, names) = folder.open_log(options.durability, options.names)?;
-        let left = mover::recover(&options.folder, &log)?;
+        let index = folder.open_index()?;
+        let known = known_to_index(&index).map_err(|error| describe(&folder.index_path(), &error))?;
+        let last: u64 = log
+            .query_row("SELECT coalesce(max(seq), 0) FROM log", [], |row| row.get(0))
+            .map_err(|error| describe(&folder.log_path(), &error))?;
+        // A power cut may take the last rows, unless each was waited for. Asked before the journal goes into the log: of another one it is
+        // no part.
+        if last < known.last_row && (last == 0 || options.durability == Durability::Power) {
+            return Err(OpenError::Lost { path: folder.log_path(), last, known: known.last_row });
+        }
+        let left = mover::recover(&options.folder, options.durability, &log)?;
         if left > 0 {
             tracing::info!(rows = left, "decisions that the process before had not brought into the log yet are in it now");
         }
-        let index = folder.open_index()?;
         let shards = Arc::new(Shards::new());
-        let known = known_to_index(&index).map_err(|error| describe(&folder.index_path(), &error))?;
         let checkpointed = match options.role {
             Role::Whole | Role::Alone => known.checkpointed,
             // What the rows did to states is done elsewhere.
@@ -150,10 +158,7 @@ impl Embedded {
         };
         let last_seq = recover(&log, checkpointed, &shards).map_err(|error| describe(&folder.log_path(), &error))?;
         if last_seq < known.last_row {
-            // A power cut may take the last rows, unless each was waited for. The states have counted them: that stays.
-            if last_seq == 0 || options.durability == Durability::Power {
-                return Err(OpenError::Lost { path: folder.log_path(), last: last_seq, known: known.last_row });
-            }
+            // The states have counted them: that stays.
             tracing::warn!(
                 last = last_seq,
                 known = known.last_row,
@@ -434,6 +439,29 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<Joi
 
 type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); FEW]>;
 
+/// States as they were a moment ago.
+struct Copies {
+    states: SmallVec<[Option<Box<[u8]>>; FEW]>,
+    safe: SmallVec<[bool; FEW]>,
+    health: StoreHealth,
+}
+
+impl Copies {
+    fn of(view: &View<'_>) -> Self {
+        let states = view.states.iter().map(|state| state.map(Box::from)).collect();
+        Self { states, safe: view.safe.clone(), health: view.health }
+    }
+
+    fn view(&self) -> View<'_> {
+        View { states: self.states.iter().map(Option::as_deref).collect(), safe: self.safe.clone(), health: self.health }
+    }
+
+    /// Whether they are what they were.
+    fn are(&self, now: &View<'_>) -> bool {
+        self.states.iter().map(Option::as_deref).eq(now.states.iter().copied()) && self.health == now.health
+    }
+}
+
 impl Inner {
     /// The life of the thread that has the log's connection.
     fn write_log(&self, log: &Connection) {
@@ -481,21 +509,42 @@ impl Inner {
     }
 
     /// `None`: an entry must be brought from disk first.
+    ///
+    /// It is decided on a copy of the states, and again under their locks if they have changed meanwhile: many requests may want the same
+    /// state, such as a day's budget, and one whose thread is put to sleep while it holds the lock keeps all of them waiting.
     fn step<R>(
         &self,
         cells: &[Cell<'_>],
         step: &mut impl FnMut(&View<'_>) -> Decided<R>,
     ) -> Result<Option<(R, Option<Committed>)>, StoreError> {
         let keys: SmallVec<[Key; FEW]> = cells.iter().map(|cell| cell.key).collect();
+        let copies = {
+            let shards = self.lock_shards(&keys);
+            if self.any_may_be_on_disk(&shards, &keys) {
+                return Ok(None);
+            }
+            Copies::of(&self.view(cells, &shards))
+        };
+        let (mut reply, mut written) = match step(&copies.view()) {
+            Decided::Reply(reply) => return Ok(Some((reply, None))),
+            Decided::Keep(reply, written) => (reply, written),
+        };
+        let mut effects = encode_effects(cells, &written.changes)?;
+        let mut record = Appended { row: &written.row, effects: &effects, removed: &[] }.encode()?;
         let mut shards = self.lock_shards(&keys);
         if self.any_may_be_on_disk(&shards, &keys) {
             return Ok(None);
         }
-        let (reply, written) = match step(&self.view(cells, &shards)) {
-            Decided::Reply(reply) => return Ok(Some((reply, None))),
-            Decided::Keep(reply, written) => (reply, written),
-        };
-        let effects = encode_effects(cells, &written.changes)?;
+        let now = self.view(cells, &shards);
+        if !copies.are(&now) {
+            (reply, written) = match step(&now) {
+                Decided::Reply(reply) => return Ok(Some((reply, None))),
+                Decided::Keep(reply, written) => (reply, written),
+            };
+            effects = encode_effects(cells, &written.changes)?;
+            record = Appended { row: &written.row, effects: &effects, removed: &[] }.encode()?;
+        }
+        drop(now);
         let at = written.row.at;
         let mut undo = Vec::with_capacity(written.changes.len());
         for change in written.changes {
@@ -512,8 +561,7 @@ impl Inner {
             }
         }
         let touched: SmallVec<[Key; FEW]> = undo.iter().map(Undo::key).collect();
-        let appended = Appended { row: &written.row, effects: &effects, removed: &[] };
-        let (seq, committed) = self.journal.append(appended, undo).map_err(|refused| refuse(&mut shards, refused))?;
+        let (seq, committed) = self.journal.append(record, undo).map_err(|refused| refuse(&mut shards, refused))?;
         for key in touched {
             let index = Shards::index_of(key);
             if let Some(resident) = shards.iter_mut().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.map.get_mut(&key)) {
@@ -530,7 +578,7 @@ impl Inner {
         if self.any_may_be_on_disk(&shards, keys) {
             return Ok(None);
         }
-        let effects = encode_erasure(keys.iter());
+        let record = Appended { row, effects: &encode_erasure(keys.iter()), removed: seqs }.encode()?;
         let at = row.at;
         let mut undo = Vec::with_capacity(keys.len());
         for key in keys {
@@ -545,8 +593,7 @@ impl Inner {
                 shard.dirty.push(*key);
             }
         }
-        let appended = Appended { row, effects: &effects, removed: seqs };
-        let (seq, committed) = self.journal.append(appended, undo).map_err(|refused| refuse(&mut shards, refused))?;
+        let (seq, committed) = self.journal.append(record, undo).map_err(|refused| refuse(&mut shards, refused))?;
         for key in keys {
             let index = Shards::index_of(*key);
             if let Some(resident) = shards.iter_mut().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.map.get_mut(key)) {

@@ -397,7 +397,8 @@ impl StallState {
         let mut rung = if calls > 0 { settings.length_rung(calls, tokens) } else { Rung::GoOn };
         // What was long a call ago was told then; states do not know it, because they are the same under all settings.
         let was_told = had_failed_again && settings.length_rung(calls - 1, tokens_before) >= Rung::Steer;
-        if rung > Rung::Steer && (settings.long_run.steer > 0 || settings.long_run_tokens > 0) && !was_told {
+        // Calls side by side are one round: what the first of them said was not heard before the second.
+        if rung > Rung::Steer && (settings.long_run.steer > 0 || settings.long_run_tokens > 0) && (is_beside || !was_told) {
             rung = Rung::Steer;
         }
         // It stays long: the model is told of it when it gets so and when a check fails once more, not at every call.

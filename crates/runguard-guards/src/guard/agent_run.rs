@@ -599,7 +599,7 @@ impl Decide for Request {
             events.push(Event::Judged(Judged { step, rung: verdict.rung, rule, count: verdict.count, tool: tool.clone() }));
         }
         // One that tells nothing new is tried again, or has nothing to tell: of such a run nothing need be known.
-        if self.tokens > 0 && !news.is_empty() {
+        if settings.long_run_tokens > 0 && self.tokens > 0 && !news.is_empty() {
             events.push(Event::Asked(self.tokens));
         }
         Ruling { findings, pass: found, events }

@@ -108,8 +108,8 @@ impl Embedded {
     }
 
     fn append(&self, row: &Row, effects: &[u8]) -> Result<Safe, StoreError> {
-        let appended = Appended { row, effects, removed: &[] };
-        self.inner.journal.append(appended, Vec::new()).map(|(_, committed)| Safe(committed)).map_err(|(error, _)| error)
+        let record = Appended { row, effects, removed: &[] }.encode()?;
+        self.inner.journal.append(record, Vec::new()).map(|(_, committed)| Safe(committed)).map_err(|(error, _)| error)
     }
 
     /// Erases a session that is known by its number only, and keeps the row that tells of it.

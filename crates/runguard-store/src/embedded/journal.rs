@@ -17,7 +17,7 @@ use crate::error::StoreError;
 use crate::key::{Key, Names};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::row::{Ended, Kind, Named, Row};
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -79,8 +79,9 @@ struct Tail {
     stopping: bool,
     /// Those who wait for the disk, all of them in this segment.
     unsynced: Vec<Unsynced>,
-    /// The segment is to be left when nobody waits for the disk.
+    /// The segment is to be left by who waits for the disk, and how often that was tried.
     is_to_be_left: bool,
+    left_tries: u64,
 }
 
 #[derive(Debug)]
@@ -140,9 +141,32 @@ pub(crate) struct Journal {
     mover_sleeps: AtomicBool,
 }
 
+/// A row as it will stand in the journal, but for its number.
+#[derive(Debug)]
+pub(crate) struct Encoded(Vec<u8>);
+
 thread_local! {
-    /// Where a thread writes a record down before it is its turn.
-    static RECORD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// Room for the next record of a thread.
+    static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+impl Appended<'_> {
+    /// Done before anyone waits for it.
+    pub(crate) fn encode(&self) -> Result<Encoded, StoreError> {
+        let mut record = Encoded(ROOM.take());
+        segment::encode(&mut record.0, self.row, self.effects, self.removed).map_err(|error| StoreError::Write(error.to_string()))?;
+        Ok(record)
+    }
+}
+
+impl Drop for Encoded {
+    fn drop(&mut self) {
+        let mut room = std::mem::take(&mut self.0);
+        // What was long once is not kept for every later one.
+        room.clear();
+        room.shrink_to(LONG_RECORD);
+        ROOM.set(room);
+    }
 }
 
 impl Journal {
@@ -161,6 +185,7 @@ impl Journal {
             stopping: false,
             unsynced: Vec::new(),
             is_to_be_left: false,
+            left_tries: 0,
         };
         let journal = Self {
             folder: folder.to_owned(),
@@ -223,20 +248,11 @@ impl Journal {
 
     /// Called with the locks of the touched states held. Gives the row's number, and what its answer has to wait for; or the changes that
     /// must be taken back before those locks are let go.
-    pub(crate) fn append(&self, appended: Appended<'_>, undo: Vec<Undo>) -> Result<(u64, Option<Committed>), (StoreError, Vec<Undo>)> {
-        let written = RECORD.with(|record| {
-            let record = &mut *record.borrow_mut();
-            segment::encode(record, appended.row, appended.effects, appended.removed)
-                .map_err(|error| StoreError::Write(error.to_string()))?;
-            let mut tail = self.tail();
-            let at = tail.bytes;
-            let seq = self.write(&mut tail, record)?;
-            // What was long once is not kept for every later one.
-            record.shrink_to(LONG_RECORD);
-            Ok((seq, at, tail))
-        });
-        let (seq, at, mut tail) = match written {
-            Ok(written) => written,
+    pub(crate) fn append(&self, mut record: Encoded, undo: Vec<Undo>) -> Result<(u64, Option<Committed>), (StoreError, Vec<Undo>)> {
+        let mut tail = self.tail();
+        let at = tail.bytes;
+        let seq = match self.write(&mut tail, &mut record.0) {
+            Ok(seq) => seq,
             Err(error) => return Err((error, undo)),
         };
         let committed = match self.durability {
@@ -322,12 +338,12 @@ impl Journal {
             Durability::Power => {
                 tail.is_to_be_left = true;
                 self.to_sync.notify_all();
-                let is_kept = |tail: &mut Tail| tail.number == number;
-                let (left, waited) = self.synced.wait_timeout_while(tail, PATIENCE, is_kept).unwrap_or_else(PoisonError::into_inner);
-                if waited.timed_out() {
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, "the disk has not taken the last decisions yet"));
+                let tries = tail.left_tries;
+                let is_waiting = |tail: &mut Tail| tail.left_tries == tries && !tail.stopping;
+                tail = self.synced.wait_timeout_while(tail, PATIENCE, is_waiting).unwrap_or_else(PoisonError::into_inner).0;
+                if tail.number == number {
+                    return Err(io::Error::other("the disk has not taken the last decisions yet"));
                 }
-                tail = left;
             }
         }
         Ok(tail.number)
@@ -345,37 +361,56 @@ impl Journal {
     pub(crate) fn stop(&self) {
         self.tail().stopping = true;
         self.to_sync.notify_all();
+        self.synced.notify_all();
     }
 
     /// The life of the thread that waits for the disk.
     pub(crate) fn sync(&self, shards: &Shards) {
         loop {
-            let (file, waiting) = {
-                let mut tail = self.tail();
-                while tail.unsynced.is_empty() {
-                    // Where there is no room for another file it goes on in this one.
-                    if std::mem::take(&mut tail.is_to_be_left) && self.begin_segment(&mut tail).is_ok() {
-                        self.synced.notify_all();
-                    }
-                    if tail.stopping {
-                        return;
-                    }
-                    tail = self.to_sync.wait(tail).unwrap_or_else(PoisonError::into_inner);
+            let mut tail = self.tail();
+            while tail.unsynced.is_empty() && !tail.is_to_be_left {
+                if tail.stopping {
+                    return;
                 }
-                (tail.file.clone(), std::mem::take(&mut tail.unsynced))
-            };
-            match file.sync_data() {
-                Ok(()) => self.are_safe(waiting),
-                Err(error) => self.take_back(waiting, &error, shards),
+                tail = self.to_sync.wait(tail).unwrap_or_else(PoisonError::into_inner);
+            }
+            let (file, waiting) = (tail.file.clone(), std::mem::take(&mut tail.unsynced));
+            // A segment is left with nobody in it who waits: once in so many megabytes all wait for the disk.
+            let held = std::mem::take(&mut tail.is_to_be_left).then_some(tail);
+            match (file.sync_data(), held) {
+                (Ok(()), None) => self.are_safe(self.tail(), waiting),
+                (Ok(()), Some(mut tail)) => {
+                    self.mark_safe(&mut tail, &waiting);
+                    // Where there is no room for another file it goes on in this one.
+                    let _ = self.begin_segment(&mut tail);
+                    self.was_tried(&mut tail);
+                    self.are_safe(tail, waiting);
+                }
+                (Err(error), held) => {
+                    if let Some(mut tail) = held {
+                        self.was_tried(&mut tail);
+                    }
+                    self.take_back(waiting, &error, shards);
+                }
             }
         }
     }
 
-    fn are_safe(&self, waiting: Vec<Unsynced>) {
-        if let Some(last) = waiting.last() {
-            self.tail().safe_bytes = last.end;
+    fn was_tried(&self, tail: &mut Tail) {
+        tail.left_tries += 1;
+        self.synced.notify_all();
+    }
+
+    fn mark_safe(&self, tail: &mut Tail, waiting: &[Unsynced]) {
+        if let Some(last) = waiting.last().filter(|last| last.seq > self.safe()) {
+            tail.safe_bytes = last.end;
             self.safe.store(last.seq, Ordering::SeqCst);
         }
+    }
+
+    fn are_safe(&self, mut tail: MutexGuard<'_, Tail>, waiting: Vec<Unsynced>) {
+        self.mark_safe(&mut tail, &waiting);
+        drop(tail);
         self.wake_mover();
         for waiting in waiting {
             // A caller that has gone away does not want to know.
@@ -431,8 +466,8 @@ mod tests {
     }
 
     fn append(journal: &Journal, undo: Vec<Undo>) -> (u64, Committed) {
-        let (seq, committed) =
-            journal.append(Appended { row: &Row::default(), effects: &[], removed: &[] }, undo).map_err(|(error, _)| error).unwrap();
+        let record = Appended { row: &Row::default(), effects: &[], removed: &[] }.encode().unwrap();
+        let (seq, committed) = journal.append(record, undo).map_err(|(error, _)| error).unwrap();
         (seq, committed.unwrap())
     }
 
@@ -444,7 +479,7 @@ mod tests {
         let key = Key::new(Family::Session, "t", "s");
         let (first, mut safe) = append(&journal, vec![change(&shards, key, 1)]);
         let waiting = std::mem::take(&mut journal.tail().unsynced);
-        journal.are_safe(waiting);
+        journal.are_safe(journal.tail(), waiting);
         assert_eq!((first, journal.safe(), safe.try_recv().unwrap().is_ok()), (8, 8, true));
         let bytes = journal.tail().bytes;
 

@@ -4,7 +4,7 @@ use crate::contract::toy::{
     PLENTY, RULES, Store, TENANT, Toy, add, all_rows, index_file, keep, log_file, one_more, options, row, rows_of, sum, summed, try_open,
     write,
 };
-use runguard_store::{Embedded, Family, Names, OpenError, Options, Row};
+use runguard_store::{Durability, Embedded, Family, Names, OpenError, Options, Row};
 
 /// A folder with a log of many pages, closed.
 async fn filled_folder() -> tempfile::TempDir {
@@ -181,13 +181,14 @@ async fn a_damaged_file_of_the_journal_is_refused_and_kept() {
     let place = |number: u64| other.path().join(format!("journal-{number:010}"));
     std::fs::write(place(4), &left[..left.len() - 500]).unwrap();
     std::fs::write(place(5), &left).unwrap();
-    match try_open(other.path(), PLENTY) {
+    let open = || Embedded::open(Options { durability: Durability::Power, ..options(other.path(), PLENTY) }, RULES).map(Store::Embedded);
+    match open() {
         Err(OpenError::DamagedJournal { path, .. }) => assert_eq!(path, place(4)),
         refused => panic!("{refused:?}"),
     }
     assert!(place(4).exists() && place(5).exists());
     std::fs::remove_file(place(5)).unwrap();
-    let store = try_open(other.path(), PLENTY).unwrap();
+    let store = open().unwrap();
     assert_eq!(all_rows(&store).await.len(), 9, "the last one was being written");
     drop(folder);
 }

@@ -42,11 +42,19 @@ pub fn says_error(text: &str) -> bool {
     if text.starts_with('{') {
         return object_says_error(text);
     }
-    let text = text.trim_start_matches(|letter: char| !letter.is_alphanumeric());
+    let (sign, text) = text.split_at(text.find(char::is_alphanumeric).unwrap_or(text.len()));
+    // A heading or a comment about errors is none.
+    if sign.contains(['#', '/']) {
+        return false;
+    }
     let begins_so = |word: &&str| text.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
     let Some(word) = FAILURES.into_iter().find(|word| begins_so(word)) else { return false };
     let rest = &text[word.len()..];
-    let is_word = !rest.starts_with(|letter: char| letter.is_alphanumeric() || letter == '_');
+    // Nor is `error.rs`, `error/` or `error_code`.
+    let is_word = match rest.strip_prefix('.') {
+        Some(after) => !after.starts_with(char::is_alphanumeric),
+        None => !rest.starts_with(|letter: char| letter.is_alphanumeric() || "_/\\-".contains(letter)),
+    };
     let value = rest.trim_start_matches(|letter: char| !letter.is_alphanumeric());
     let first: &str = value.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
     // "Error: null pointer" goes on where "error: null" ends.
@@ -70,7 +78,10 @@ fn object_says_error(text: &str) -> bool {
     let says = error.is_some_and(|error| match error {
         Value::Null | Value::Bool(false) => false,
         Value::String(text) => !text.is_empty(),
-        Value::Bool(true) | Value::Number(_) | Value::Array(_) | Value::Object(_) => true,
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(members) => !members.is_empty(),
+        Value::Bool(true) => true,
     });
     says || is_error == Some(true)
 }
@@ -317,6 +328,7 @@ mod tests {
             "Error: null pointer",
             r#"{"error": "no such order"}"#,
             r#"{"isError": true, "content": []}"#,
+            "Error.",
             " {\"error\": {\"code\": 4}}",
         ] {
             assert!(says_error(text), "{text}");
@@ -331,6 +343,13 @@ mod tests {
             "12 passed",
             r#"{"error": null, "rows": 3}"#,
             r#"{"error": "", "rows": 3}"#,
+            r#"{"error": [], "result": {"XXBTZUSD": 1}}"#,
+            r#"{"error": 0, "rows": 3}"#,
+            "error.rs\nlib.rs",
+            "error/mod.rs",
+            "# Error codes",
+            "// Error types",
+            "error-handling.md",
             r#"{"rows": ["error"]}"#,
             "{ error",
         ] {

@@ -1,6 +1,7 @@
 //! From the journal into the database: many rows in one transaction, and whatever else is to be written there.
 
 use crate::cluster::link::EntryId;
+use crate::embedded::Durability;
 use crate::embedded::journal::segment::{self, Reader, Record};
 use crate::embedded::journal::{Fresh, Journal};
 use crate::embedded::schema::LOG_FILE;
@@ -236,8 +237,12 @@ impl Journal {
 
     /// The next segment. All rows of this one are in the database.
     fn leave(&self, place: &mut Place) -> Result<(), StoreError> {
-        segment::remove(&self.folder, place.number)
-            .map_err(|error| StoreError::Write(format!("a file of the journal that is not needed any more cannot be removed: {error}")))?;
+        match segment::remove(&self.folder, place.number) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(StoreError::Write(format!("a file of the journal that is not needed any more cannot be removed: {error}")));
+            }
+            Ok(()) | Err(_) => {}
+        }
         *place = Place { number: place.number + 1, reader: None };
         Ok(())
     }
@@ -288,7 +293,7 @@ impl Journal {
 }
 
 /// Moves what a process that ended has left. Gives how many rows there were.
-pub(crate) fn recover(folder: &Path, log: &Connection) -> Result<u64, OpenError> {
+pub(crate) fn recover(folder: &Path, durability: Durability, log: &Connection) -> Result<u64, OpenError> {
     let failed = |source: std::io::Error| OpenError::Folder { path: folder.to_owned(), source };
     let refused = |error: rusqlite::Error| OpenError::Database { path: folder.join(LOG_FILE), detail: error.to_string() };
     let numbers = segment::numbers(folder).map_err(failed)?;
@@ -306,12 +311,20 @@ pub(crate) fn recover(folder: &Path, log: &Connection) -> Result<u64, OpenError>
                 reader.were_shown(upto);
             }
         }
-        // The last record of all may be cut. Anything else that cannot be read is not ours to throw away.
-        let is_cut = Some(number) == numbers.last() && !reader.has_a_sound_record();
-        if !reader.is_at_its_end() && !is_cut {
-            let path = segment::path(folder, *number);
+        // What was being written when the process ended is cut. Of a machine that lost its power any file may be, unless each write was
+        // waited for. Anything else that cannot be read is not ours to throw away.
+        let left = reader.left().map_err(failed)?;
+        let may_be_cut = match durability {
+            Durability::Process => !reader.has_a_sound_record(),
+            Durability::Power => Some(number) == numbers.last() && reader.is_cut().map_err(failed)?,
+        };
+        let path = segment::path(folder, *number);
+        if left > 0 && !may_be_cut {
             let detail = "a decision in it cannot be read, and others follow, or a later version wrote it".to_owned();
             return Err(OpenError::DamagedJournal { path, detail });
+        }
+        if left > 0 {
+            tracing::warn!(file = %path.display(), bytes = left, "the end of the journal was being written when the process or the machine ended, and is left out");
         }
         segment::remove(folder, *number).map_err(failed)?;
     }

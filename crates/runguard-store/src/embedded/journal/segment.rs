@@ -152,6 +152,17 @@ impl Reader {
         self.shown == self.filled
     }
 
+    /// Bytes that cannot be shown.
+    pub(crate) fn left(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len().saturating_sub(self.read) + (self.filled - self.shown) as u64)
+    }
+
+    /// Whether the next record goes on behind the end of the file.
+    pub(crate) fn is_cut(&self) -> io::Result<bool> {
+        let left = self.left()?;
+        Ok(end_of_first(&self.piece[self.shown..self.filled]).is_none_or(|end| end as u64 > left))
+    }
+
     /// Whether the next record is as it was written, though it may not be one of ours.
     pub(crate) fn has_a_sound_record(&self) -> bool {
         first_sound(&self.piece[self.shown..self.filled]).is_some()
