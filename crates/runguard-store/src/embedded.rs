@@ -30,7 +30,7 @@ use crate::error::{OpenError, StoreError};
 use crate::key::{Family, Key, Names};
 use crate::log::{encode_effects, encode_erasure};
 use crate::scrub::Checkpoint;
-use crate::store::{Cell, Decided, Erased, FEW, Labelled, Rules, Safe, SlotState, StoreHealth, View};
+use crate::store::{Cell, Decided, Erased, FEW, Labelled, Rules, Safe, SlotState, View};
 use runguard_core::row::{Effect, Row};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
@@ -439,29 +439,6 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<Joi
 
 type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); FEW]>;
 
-/// States as they were a moment ago.
-struct Copies {
-    states: SmallVec<[Option<Box<[u8]>>; FEW]>,
-    safe: SmallVec<[bool; FEW]>,
-    health: StoreHealth,
-}
-
-impl Copies {
-    fn of(view: &View<'_>) -> Self {
-        let states = view.states.iter().map(|state| state.map(Box::from)).collect();
-        Self { states, safe: view.safe.clone(), health: view.health }
-    }
-
-    fn view(&self) -> View<'_> {
-        View { states: self.states.iter().map(Option::as_deref).collect(), safe: self.safe.clone(), health: self.health }
-    }
-
-    /// Whether they are what they were.
-    fn are(&self, now: &View<'_>) -> bool {
-        self.states.iter().map(Option::as_deref).eq(now.states.iter().copied()) && self.health == now.health
-    }
-}
-
 impl Inner {
     /// The life of the thread that has the log's connection.
     fn write_log(&self, log: &Connection) {
@@ -509,42 +486,22 @@ impl Inner {
     }
 
     /// `None`: an entry must be brought from disk first.
-    ///
-    /// It is decided on a copy of the states, and again under their locks if they have changed meanwhile: many requests may want the same
-    /// state, such as a day's budget, and one whose thread is put to sleep while it holds the lock keeps all of them waiting.
     fn step<R>(
         &self,
         cells: &[Cell<'_>],
         step: &mut impl FnMut(&View<'_>) -> Decided<R>,
     ) -> Result<Option<(R, Option<Committed>)>, StoreError> {
         let keys: SmallVec<[Key; FEW]> = cells.iter().map(|cell| cell.key).collect();
-        let copies = {
-            let shards = self.lock_shards(&keys);
-            if self.any_may_be_on_disk(&shards, &keys) {
-                return Ok(None);
-            }
-            Copies::of(&self.view(cells, &shards))
-        };
-        let (mut reply, mut written) = match step(&copies.view()) {
-            Decided::Reply(reply) => return Ok(Some((reply, None))),
-            Decided::Keep(reply, written) => (reply, written),
-        };
-        let mut effects = encode_effects(cells, &written.changes)?;
-        let mut record = Appended { row: &written.row, effects: &effects, removed: &[] }.encode()?;
         let mut shards = self.lock_shards(&keys);
         if self.any_may_be_on_disk(&shards, &keys) {
             return Ok(None);
         }
-        let now = self.view(cells, &shards);
-        if !copies.are(&now) {
-            (reply, written) = match step(&now) {
-                Decided::Reply(reply) => return Ok(Some((reply, None))),
-                Decided::Keep(reply, written) => (reply, written),
-            };
-            effects = encode_effects(cells, &written.changes)?;
-            record = Appended { row: &written.row, effects: &effects, removed: &[] }.encode()?;
-        }
-        drop(now);
+        let (reply, written) = match step(&self.view(cells, &shards)) {
+            Decided::Reply(reply) => return Ok(Some((reply, None))),
+            Decided::Keep(reply, written) => (reply, written),
+        };
+        let effects = encode_effects(cells, &written.changes)?;
+        let record = Appended { row: &written.row, effects: &effects, removed: &[] }.encode()?;
         let at = written.row.at;
         let mut undo = Vec::with_capacity(written.changes.len());
         for change in written.changes {
