@@ -71,6 +71,7 @@ async fn sessions_are_runs_with_arguments_results_errors_and_cost() {
     )
     .await;
 
+    engine.store.flush().await.unwrap();
     for path in [folder.path().to_owned(), folder.path().join("runguard.db")] {
         assert_eq!(format::guess(&path).unwrap(), Format::DecisionLog);
         let runs = runs(&path);

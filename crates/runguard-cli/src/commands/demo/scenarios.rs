@@ -618,7 +618,7 @@ fn agent_stall(talk: &mut Talk<'_>, variant: u32) {
         };
         talk.decide_and_ask("/guard/stall", body, 0);
     }
-    talk.stops_after([3, 5, 8, 4, 2, 23, 4, 11, 8][variant as usize]);
+    talk.stops_after([3, 5, 8, 4, 2, 23, 4, 11, 7][variant as usize]);
 }
 
 fn agent_run(talk: &mut Talk<'_>, _variant: u32) {
