@@ -372,6 +372,18 @@ fn a_run_that_used_many_tokens_is_long_too_once_a_check_failed_again() {
     assert_eq!(said[..2], [(Rung::GoOn, None), long(Rung::Steer)], "without the sign the spend says nothing, and it is told first");
     assert_eq!(said[2].0, Rung::Stop);
 
+    // Calls side by side are asked for before the model hears what was said of the first.
+    let mut side_by_side = StallDetector::new(settings.clone()).unwrap();
+    side_by_side.spent(1 << 40);
+    spend_and_check(&mut side_by_side, 0, 0);
+    side_by_side.observe(edit(1));
+    let in_round = |round: u64, step: Step<'static>| Step { round: Some(round), ..step };
+    let said: Vec<Rung> = [(9, failing_check(1)), (9, edit(2)), (10, edit(3))]
+        .into_iter()
+        .map(|(round, step)| side_by_side.observe(in_round(round, step)).rung)
+        .collect();
+    assert_eq!(said, [Rung::Steer, Rung::GoOn, Rung::Stop]);
+
     let mut kept = StallDetector::new(settings.clone()).unwrap();
     (0..2).for_each(|number| _ = spend_and_check(&mut kept, 3_600, number));
     let bytes = postcard::to_allocvec(&kept.into_state()).unwrap();
