@@ -95,6 +95,8 @@ class Flow:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    # Head and body are two writes: the second would wait for the first to be confirmed, 40 ms.
+    disable_nagle_algorithm = True
 
     def log_message(self, *_):
         pass

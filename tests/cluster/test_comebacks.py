@@ -290,7 +290,7 @@ def test_nodes_that_differ_and_a_redis_that_evicts_are_seen(cluster):
     assert measured(nodes[0], "runguard_settings_hash") == measured(nodes[1], "runguard_settings_hash") != measured(nodes[2], "runguard_settings_hash")
     assert measured(nodes[0], "runguard_nodes_with_other_keys") == 0
     assert warnings(nodes[0]) == ["settings_differ"]
-    assert "have other settings than this one" in nodes[2].log()
+    until(lambda: "have other settings than this one" in nodes[2].log(), "to be told")
 
     made = run_cli("key", "create", "--data", nodes[1].data, "--role", "guard", "--tenant", "acme")
     assert made.returncode == 0, made.stderr
@@ -299,11 +299,12 @@ def test_nodes_that_differ_and_a_redis_that_evicts_are_seen(cluster):
 
     assert redis.cli("CONFIG", "SET", "maxmemory-policy", "allkeys-lru") == "OK"
     until(lambda: measured(nodes[0], "runguard_shared_state_evicts") == 1, "the policy to be noticed", 10)
-    assert "maxmemory-policy allkeys-lru" in nodes[0].log() and "state_evicts" in warnings(nodes[0])
+    until(lambda: "maxmemory-policy allkeys-lru" in nodes[0].log(), "to be told")
+    assert "state_evicts" in warnings(nodes[0])
     use_up(cluster, [f"s{number}" for number in range(200)])
     assert redis.cli("CONFIG", "SET", "maxmemory", "1") == "OK"
     until(lambda: measured(nodes[0], "runguard_shared_state_evicted_keys") > 0, "what is thrown away to be noticed", 10)
-    assert "Redis has thrown keys away" in nodes[0].log()
+    until(lambda: "Redis has thrown keys away" in nodes[0].log(), "to be told")
     assert redis.cli("CONFIG", "SET", "maxmemory", "0") == "OK"
 
 

@@ -60,8 +60,11 @@ def test_both_are_gone_and_come_back(cluster):
         redis.kill()
         time.sleep(2)
         redis.start()
-        load.wait_until_sound()
+        # Whether it came back as it was, the log alone can tell.
+        load.wait_for(100)
+        assert load.answers[-1].degraded
         cluster.postgres.start()
+        load.wait_until_sound(20)
         load.wait_for(100)
     load.check(cluster.database)
 
@@ -80,7 +83,7 @@ def test_what_went_to_disk_comes_home_in_order_and_once(cluster, killed):
         assert all(answer["allow"] and not answer.get("degraded") for answer in answers)
         assert measured(node, "runguard_unconfirmed_entries") == len(sessions)
         assert measured(node, "runguard_unconfirmed_bytes") > 0 and measured(node, "runguard_unconfirmed_dropped_total") == 0
-        assert "go to disk" in node.log()
+        until(lambda: "go to disk" in node.log(), "to be told")
         redis.cli("FLUSHALL")
         # It cannot build the states without the log.
         until(lambda: ask_many(node, AI_TASK_RETRY, [{"session_id": "sound", "task_name": "t"}])[0].get("degraded"), "a marked answer")
@@ -122,7 +125,7 @@ def test_the_disk_of_what_may_have_to_be_sent_again_is_told_of_before_it_is_full
             ask(500)
             assert asked < IN_MEMORY + 20 * PAGE, "there is no bound"
         assert told and bytes_then > 1 << 19, "it was not told before"
-        assert "not kept any more" in node.log()
+        until(lambda: "not kept any more" in node.log(), "to be told")
         assert "rows_not_kept" in node.client().get("/readyz").json["cluster"]["warnings"]
     finally:
         cluster.postgres.start()

@@ -328,7 +328,7 @@ impl Shared {
     }
 }
 
-/// While the service decides, the analyst takes about a tenth of a core; when nobody asks, it may hurry.
+/// While the service decides, the analysts of all its nodes take about a tenth of a core; when nobody asks, they may hurry.
 #[derive(Debug)]
 pub(crate) struct Rests {
     shared: Arc<Shared>,
@@ -340,6 +340,8 @@ pub(crate) struct Rests {
 
 impl Rests {
     const BUSY: Duration = Duration::from_millis(5);
+    /// However many nodes there are: a page of the log that was read is shown before it is read anew.
+    const MOST_SHARES: u64 = 16;
     const IDLE: Duration = Duration::from_micros(100);
     const IDLE_AFTER: Duration = Duration::from_millis(100);
 
@@ -362,7 +364,8 @@ impl Rests {
             (self.committed, self.busy_at) = (committed, Instant::now());
         }
         let is_busy = self.busy_at.elapsed() < Self::IDLE_AFTER;
-        let rest = if is_busy { Self::BUSY } else { Self::IDLE };
+        let shares = self.shared.log.followers().min(Self::MOST_SHARES) as u32;
+        let rest = if is_busy { Self::BUSY * shares } else { Self::IDLE };
         self.pace.rest(if self.shared.hurried.load(Ordering::Acquire) { Duration::ZERO } else { rest });
         ControlFlow::Continue(())
     }

@@ -47,7 +47,7 @@ use hashbrown::HashMap;
 use health::Health;
 use link::{CellName, Condition, Link, LinkError, Put, Said, Swap, SwapCell, Swapped, Token, Value};
 use log::ClusterLog;
-use roster::Roster;
+use roster::{OneOfMany, Roster};
 use runguard_core::row::{Row, RowCount};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -132,7 +132,7 @@ pub(crate) struct Inner {
     queue: Queue,
     unconfirmed: Unconfirmed,
     health: Health,
-    roster: Roster,
+    roster: Arc<Roster>,
     /// Held for writing while it is not certain that the database has its states.
     gate: tokio::sync::RwLock<()>,
     alone: Alone,
@@ -478,7 +478,7 @@ impl Cluster {
             queue: Queue::default(),
             unconfirmed: Unconfirmed::new(options.unconfirmed.clone()),
             health: Health::default(),
-            roster: Roster::default(),
+            roster: Arc::default(),
             gate: tokio::sync::RwLock::default(),
             alone,
             clock,
@@ -842,7 +842,7 @@ impl Cluster {
     }
 
     pub fn follower(&self) -> Follower {
-        self.inner.log.follower()
+        Follower::new(Arc::new(OneOfMany { log: self.inner.log.follower(), roster: self.inner.roster.clone() }))
     }
 }
 

@@ -91,6 +91,11 @@ pub(crate) trait Follow: Send + Sync + Debug {
         true
     }
 
+    /// How many nodes follow the same rows, this one among them.
+    fn followers(&self) -> u64 {
+        1
+    }
+
     fn committed(&self) -> u64;
     fn follow(&self, after: u64, upto: u64, visit: &mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>) -> Result<ControlFlow<()>, StoreError>;
 }
@@ -107,6 +112,11 @@ impl Follower {
     /// Whether it is known where the log ends: of one that was never reached nothing follows from [`Self::committed`].
     pub fn is_known(&self) -> bool {
         self.0.is_known()
+    }
+
+    /// How many nodes follow the same rows, this one among them: each does for itself what the others do too.
+    pub fn followers(&self) -> u64 {
+        self.0.followers()
     }
 
     /// The number of the last row that is safe.

@@ -5,9 +5,12 @@ use crate::cluster::link::{CellName, Condition, LinkError, Put, Swap, SwapCell, 
 use crate::cluster::recovery::FOREVER_MILLIS;
 use crate::cluster::{Cluster, Inner};
 use crate::error::StoreError;
+use crate::log::{Follow, Follower};
+use runguard_core::row::RowRef;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -136,6 +139,31 @@ impl Roster {
     }
 }
 
+/// Follows the log as one of the nodes that do.
+#[derive(Debug)]
+pub(super) struct OneOfMany {
+    pub(super) log: Follower,
+    pub(super) roster: Arc<Roster>,
+}
+
+impl Follow for OneOfMany {
+    fn is_known(&self) -> bool {
+        self.log.is_known()
+    }
+
+    fn followers(&self) -> u64 {
+        self.roster.seen().nodes.max(1)
+    }
+
+    fn committed(&self) -> u64 {
+        self.log.committed()
+    }
+
+    fn follow(&self, after: u64, upto: u64, visit: &mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>) -> Result<ControlFlow<()>, StoreError> {
+        self.log.follow(after, upto, visit)
+    }
+}
+
 /// Looks and tells, as long as the node lives.
 pub(crate) async fn run(inner: &Inner) {
     let mut said: Option<(Fingerprints, Instant)> = None;
@@ -223,5 +251,20 @@ impl Cluster {
     /// Whether all nodes write to one log, so that its rows have the same numbers for all.
     pub fn log_is_shared(&self) -> bool {
         self.inner.log.is_shared()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Memory;
+
+    #[test]
+    fn who_follows_the_log_knows_how_many_do() {
+        let roster = Arc::new(Roster::default());
+        let follower = Follower::new(Arc::new(OneOfMany { log: Memory::default().follower(), roster: roster.clone() }));
+        assert_eq!(follower.followers(), 1, "of others nothing is known yet");
+        roster.see(Seen { nodes: 4, ..Seen::default() });
+        assert_eq!(follower.followers(), 4);
     }
 }
