@@ -40,6 +40,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::watch;
 
 /// Entries read from disk at a time when all of a family are looked at.
@@ -217,7 +218,7 @@ impl Embedded {
     pub async fn decide<R>(&self, cells: &[Cell<'_>], mut step: impl FnMut(&View<'_>) -> Decided<R>) -> Result<(R, Safe), StoreError> {
         loop {
             match self.inner.step(cells, &mut step)? {
-                Some((reply, written)) => return Ok((reply, Safe(written))),
+                Some((reply, committed)) => return Ok((reply, Safe(committed.map(|committed| self.kept(committed))))),
                 None => self.make_resident(&cells.iter().map(|cell| cell.key).collect::<SmallVec<[Key; FEW]>>()).await?,
             }
         }
@@ -227,6 +228,10 @@ impl Embedded {
         let (reply, safe) = self.decide(cells, step).await?;
         safe.wait().await?;
         Ok(reply)
+    }
+
+    fn kept(&self, committed: Committed) -> Kept {
+        Kept { inner: self.inner.clone(), committed: Some(committed) }
     }
 
     /// Brings entries from disk that have left memory, or have not come back since the start.
@@ -320,7 +325,7 @@ impl Embedded {
                     None => self.make_resident(&keys).await?,
                 }
             };
-            Safe(committed).wait().await?;
+            self.kept(committed).wait().await?;
             upto = if is_first { seq } else { upto };
         }
     }
@@ -412,7 +417,7 @@ impl Embedded {
 
     pub fn stop(&self) {
         let mut threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        self.inner.journal.stop();
+        self.inner.journal.stop(&self.inner.shards);
         join(threads.syncer.take());
         self.inner.journal.stop_mover();
         join(threads.writer.take());
@@ -435,6 +440,51 @@ impl Drop for Embedded {
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(name.into()).spawn(run)
+}
+
+/// What a step kept, until it is safe.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    inner: Arc<Inner>,
+    /// `None`: it was waited for.
+    committed: Option<Committed>,
+}
+
+impl Kept {
+    pub(crate) async fn wait(mut self) -> Result<(), StoreError> {
+        if let Some(written) = self.is_written() {
+            return written;
+        }
+        // What others decide on this thread meanwhile is written with it.
+        tokio::task::yield_now().await;
+        if let Some(written) = self.is_written() {
+            return written;
+        }
+        self.inner.journal.write_out(&self.inner.shards);
+        match self.committed.take() {
+            Some(committed) => committed.await.map_err(|_| StoreError::Stopping)?,
+            None => Ok(()),
+        }
+    }
+
+    fn is_written(&mut self) -> Option<Result<(), StoreError>> {
+        let written = match self.committed.as_mut()?.try_recv() {
+            Ok(written) => written,
+            Err(TryRecvError::Empty) => return None,
+            Err(TryRecvError::Closed) => Err(StoreError::Stopping),
+        };
+        self.committed = None;
+        Some(written)
+    }
+}
+
+impl Drop for Kept {
+    /// Who does not wait any more leaves nothing behind that others have to wait for.
+    fn drop(&mut self) {
+        if self.committed.is_some() {
+            self.inner.journal.write_out(&self.inner.shards);
+        }
+    }
 }
 
 type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); FEW]>;
@@ -470,6 +520,17 @@ impl Inner {
             })
     }
 
+    /// Whether the answer of a repeated request is about to be written: whoever repeats it writes it, and need not be sent away.
+    fn has_an_answer_to_write(&self, shards: &[(usize, MutexGuard<'_, Shard>)], keys: &[Key]) -> bool {
+        let is_quick = self.options.durability == Durability::Process;
+        is_quick
+            && keys.iter().filter(|key| key.family == Family::Idempotency).any(|key| {
+                let index = Shards::index_of(*key);
+                let resident = shards.iter().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.map.get(key));
+                resident.is_some_and(|resident| resident.seq > self.journal.safe())
+            })
+    }
+
     /// The states that a step sees, from shards that are locked.
     fn view<'a>(&self, cells: &[Cell<'_>], shards: &'a [(usize, MutexGuard<'_, Shard>)]) -> View<'a> {
         let safe = self.journal.safe();
@@ -492,7 +553,14 @@ impl Inner {
         step: &mut impl FnMut(&View<'_>) -> Decided<R>,
     ) -> Result<Option<(R, Option<Committed>)>, StoreError> {
         let keys: SmallVec<[Key; FEW]> = cells.iter().map(|cell| cell.key).collect();
-        let mut shards = self.lock_shards(&keys);
+        let mut shards = loop {
+            let shards = self.lock_shards(&keys);
+            if !self.has_an_answer_to_write(&shards, &keys) {
+                break shards;
+            }
+            drop(shards);
+            self.journal.write_out(&self.shards);
+        };
         if self.any_may_be_on_disk(&shards, &keys) {
             return Ok(None);
         }
@@ -526,11 +594,11 @@ impl Inner {
             }
         }
         drop(shards);
-        Ok(Some((reply, committed)))
+        Ok(Some((reply, Some(committed))))
     }
 
     /// `None`: some of it must be loaded first.
-    fn erase(&self, keys: &[Key], row: &Row, seqs: &[u64]) -> Result<Option<(u64, Option<Committed>)>, StoreError> {
+    fn erase(&self, keys: &[Key], row: &Row, seqs: &[u64]) -> Result<Option<(u64, Committed)>, StoreError> {
         let mut shards = self.lock_shards(keys);
         if self.any_may_be_on_disk(&shards, keys) {
             return Ok(None);

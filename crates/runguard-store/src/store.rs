@@ -4,8 +4,7 @@
 //! share their states, [`Memory`] the same promise with nothing in its way: the model the others are tested against.
 
 use crate::cluster::{Cluster, ClusterHealth, Fingerprints};
-use crate::embedded::Embedded;
-use crate::embedded::journal::Committed;
+use crate::embedded::{Embedded, Kept};
 use crate::error::StoreError;
 use crate::key::{Family, Key, Names};
 use crate::log::{Follower, Order, RowFilter, RowWithEffects};
@@ -65,13 +64,13 @@ pub enum Decided<R> {
 /// Whether what a step kept is safe already.
 #[must_use = "nobody outside may hear of a decision that is not safe"]
 #[derive(Debug, Default)]
-pub struct Safe(pub(crate) Option<Committed>);
+pub struct Safe(pub(crate) Option<Kept>);
 
 impl Safe {
     /// Waits for it.
     pub async fn wait(self) -> Result<(), StoreError> {
         match self.0 {
-            Some(committed) => committed.await.map_err(|_| StoreError::Stopping)?,
+            Some(kept) => kept.wait().await,
             None => Ok(()),
         }
     }

@@ -8,10 +8,10 @@ use crate::cluster::link::EntryId;
 use crate::cluster::{Imported, Positions, from_the_start};
 use crate::embedded::journal::Appended;
 use crate::embedded::journal::mover::Work;
-use crate::embedded::{Embedded, Role};
+use crate::embedded::{Embedded, Kept, Role};
 use crate::error::StoreError;
 use crate::log::RowWithEffects;
-use crate::store::{Cell, FEW, Safe, StoreHealth};
+use crate::store::{Cell, FEW, StoreHealth};
 use hashbrown::HashSet;
 use runguard_core::row::Row;
 use rusqlite::Connection;
@@ -107,9 +107,10 @@ impl Embedded {
         all_safe(&mut written).await
     }
 
-    fn append(&self, row: &Row, effects: &[u8]) -> Result<Safe, StoreError> {
+    fn append(&self, row: &Row, effects: &[u8]) -> Result<Kept, StoreError> {
         let record = Appended { row, effects, removed: &[] }.encode()?;
-        self.inner.journal.append(record, Vec::new()).map(|(_, committed)| Safe(committed)).map_err(|(error, _)| error)
+        let (_, committed) = self.inner.journal.append(record, Vec::new()).map_err(|(error, _)| error)?;
+        Ok(self.kept(committed))
     }
 
     /// Erases a session that is known by its number only, and keeps the row that tells of it.
@@ -233,7 +234,7 @@ impl Embedded {
     }
 }
 
-async fn all_safe(written: &mut Vec<Safe>) -> Result<(), StoreError> {
+async fn all_safe(written: &mut Vec<Kept>) -> Result<(), StoreError> {
     for row in written.drain(..) {
         row.wait().await?;
     }

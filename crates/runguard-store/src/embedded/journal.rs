@@ -1,9 +1,11 @@
 //! Where a decision is written before it is answered, and the way from there into the log.
 //!
-//! Whoever decides appends the row to a plain file ([`segment`]) while it holds the lock of its states: one small write, no other thread,
-//! and the order in the file is the order of the decisions. The end of the process does not harm what was written so. One thread ([`mover`])
-//! brings the rows into the database behind, many in one transaction; a start does the same with what the process before has left.
-//! Where an answer has to survive a power cut as well ([`Durability::Power`]), another thread waits for the disk, once for all who wait.
+//! Whoever decides appends the row while it holds the lock of its states, so the order of the rows is the order of the decisions. Before the
+//! answer goes out it is written to a plain file ([`segment`]), with whatever else was appended meanwhile, in one write and by the first who
+//! is there: no other thread. The end of the process does not harm what was written so. Where an answer has to survive a power cut as well
+//! ([`Durability::Power`]), a thread writes and waits for the disk, once for all who wait. What cannot be written is taken back with all that was
+//! decided upon it. One thread ([`mover`]) brings the rows into the database behind, many in one transaction; a start does the same with what
+//! the process before has left.
 
 pub(crate) mod mover;
 mod segment;
@@ -30,7 +32,7 @@ use tokio::sync::{oneshot, watch};
 const SEGMENT_BYTES: u64 = 8 << 20;
 /// While the database takes nothing, so much is kept beside it; then answers are refused.
 const MOST_WAITING_BYTES: u64 = 256 << 20;
-/// Of a thread's room for a record, so much stays.
+/// Of a thread's room for a record, and of the room for those that are to be written, so much stays.
 const LONG_RECORD: usize = 64 << 10;
 /// For the disk, when somebody waits until a segment can be left.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -69,6 +71,9 @@ pub(crate) struct Appended<'a> {
 struct Tail {
     file: Arc<File>,
     number: u64,
+    /// Records that are not in the file yet.
+    unwritten: Vec<u8>,
+    /// With those.
     bytes: u64,
     /// Those that will not be taken back.
     safe_bytes: u64,
@@ -77,15 +82,44 @@ struct Tail {
     is_soiled: bool,
     is_troubled: bool,
     stopping: bool,
-    /// Those who wait for the disk, all of them in this segment.
-    unsynced: Vec<Unsynced>,
+    /// Those whose records are not safe yet, all of them in this segment.
+    waiting: Vec<Waiting>,
     /// The segment is to be left by who waits for the disk, and how often that was tried.
     is_to_be_left: bool,
     left_tries: u64,
 }
 
+impl Tail {
+    fn put_into_file(&mut self) -> io::Result<()> {
+        if self.unwritten.is_empty() {
+            return Ok(());
+        }
+        if let Err(error) = self.try_to_write() {
+            self.is_soiled = true;
+            if !std::mem::replace(&mut self.is_troubled, true) {
+                tracing::error!(%error, "decisions cannot be written; requests are answered 503 and nothing of them counts");
+            }
+            return Err(error);
+        }
+        if std::mem::replace(&mut self.is_troubled, false) {
+            tracing::info!("decisions can be written again");
+        }
+        self.unwritten.clear();
+        self.unwritten.shrink_to(LONG_RECORD);
+        Ok(())
+    }
+
+    fn try_to_write(&mut self) -> io::Result<()> {
+        if self.is_soiled {
+            segment::cut(&self.file, self.bytes - self.unwritten.len() as u64)?;
+            self.is_soiled = false;
+        }
+        (&*self.file).write_all(&self.unwritten)
+    }
+}
+
 #[derive(Debug)]
-struct Unsynced {
+struct Waiting {
     seq: u64,
     /// Its record is from here to there.
     at: u64,
@@ -177,13 +211,14 @@ impl Journal {
         let tail = Tail {
             file,
             number,
+            unwritten: Vec::new(),
             bytes: 0,
             safe_bytes: 0,
             next_seq: last_seq + 1,
             is_soiled: false,
             is_troubled: false,
             stopping: false,
-            unsynced: Vec::new(),
+            waiting: Vec::new(),
             is_to_be_left: false,
             left_tries: 0,
         };
@@ -248,38 +283,28 @@ impl Journal {
 
     /// Called with the locks of the touched states held. Gives the row's number, and what its answer has to wait for; or the changes that
     /// must be taken back before those locks are let go.
-    pub(crate) fn append(&self, mut record: Encoded, undo: Vec<Undo>) -> Result<(u64, Option<Committed>), (StoreError, Vec<Undo>)> {
+    pub(crate) fn append(&self, mut record: Encoded, undo: Vec<Undo>) -> Result<(u64, Committed), (StoreError, Vec<Undo>)> {
         let mut tail = self.tail();
-        let at = tail.bytes;
-        let seq = match self.write(&mut tail, &mut record.0) {
-            Ok(seq) => seq,
-            Err(error) => return Err((error, undo)),
-        };
-        let committed = match self.durability {
-            Durability::Process => {
-                tail.safe_bytes = tail.bytes;
-                self.safe.store(seq, Ordering::SeqCst);
-                None
-            }
-            Durability::Power => {
-                let (done, committed) = oneshot::channel();
-                let end = tail.bytes;
-                tail.unsynced.push(Unsynced { seq, at, end, undo, done });
-                tail.is_to_be_left |= tail.bytes >= SEGMENT_BYTES;
-                self.to_sync.notify_one();
-                Some(committed)
-            }
-        };
-        if tail.bytes >= SEGMENT_BYTES && self.durability == Durability::Process {
-            // Where there is no room for another file it goes on in this one.
-            let _ = self.begin_segment(&mut tail);
+        if let Err(error) = self.check_room(&tail) {
+            return Err((error, undo));
         }
-        drop(tail);
-        self.wake_mover();
+        let (seq, at) = (tail.next_seq, tail.bytes);
+        segment::put_number(&mut record.0, seq);
+        tail.unwritten.extend_from_slice(&record.0);
+        tail.next_seq += 1;
+        tail.bytes += record.0.len() as u64;
+        self.waiting_bytes.fetch_add(record.0.len() as u64, Ordering::Relaxed);
+        let (done, committed) = oneshot::channel();
+        let end = tail.bytes;
+        tail.waiting.push(Waiting { seq, at, end, undo, done });
+        if self.durability == Durability::Power {
+            tail.is_to_be_left |= tail.bytes >= SEGMENT_BYTES;
+            self.to_sync.notify_one();
+        }
         Ok((seq, committed))
     }
 
-    fn write(&self, tail: &mut Tail, record: &mut [u8]) -> Result<u64, StoreError> {
+    fn check_room(&self, tail: &Tail) -> Result<(), StoreError> {
         if tail.stopping {
             return Err(StoreError::Stopping);
         }
@@ -287,32 +312,40 @@ impl Journal {
             let megabytes = MOST_WAITING_BYTES >> 20;
             return Err(StoreError::Write(format!("runguard.db takes no rows, and {megabytes} MB wait for it")));
         }
-        let seq = tail.next_seq;
-        segment::put_number(record, seq);
-        let try_write = |tail: &mut Tail| {
-            if tail.is_soiled {
-                segment::cut(&tail.file, tail.bytes)?;
-                tail.is_soiled = false;
-            }
-            (&*tail.file).write_all(record)
-        };
-        if let Err(error) = try_write(tail) {
-            tail.is_soiled = true;
-            if !std::mem::replace(&mut tail.is_troubled, true) {
-                tracing::error!(%error, "decisions cannot be written; requests are answered 503 and nothing of them counts");
-            }
-            return Err(StoreError::Write(error.to_string()));
-        }
-        if std::mem::replace(&mut tail.is_troubled, false) {
-            tracing::info!("decisions can be written again");
-        }
-        tail.next_seq += 1;
-        tail.bytes += record.len() as u64;
-        self.waiting_bytes.fetch_add(record.len() as u64, Ordering::Relaxed);
-        Ok(seq)
+        Ok(())
     }
 
-    /// Leaves the segment, so that it goes with its last row. Nobody may wait for the disk because of it.
+    /// Writes what was appended, or takes it back, and tells all who wait. Where the disk is waited for it is another's to do.
+    pub(crate) fn write_out(&self, shards: &Shards) {
+        if self.durability == Durability::Power {
+            return;
+        }
+        let mut tail = self.tail();
+        match self.write_waiting(&mut tail) {
+            Ok(written) => {
+                if tail.bytes >= SEGMENT_BYTES {
+                    // Where there is no room for another file it goes on in this one.
+                    let _ = self.begin_segment(&mut tail);
+                }
+                drop(tail);
+                self.tell(written);
+            }
+            Err(error) => {
+                drop(tail);
+                self.take_back(Vec::new(), &error, shards);
+            }
+        }
+    }
+
+    /// Gives those who are to be told that they are safe.
+    fn write_waiting(&self, tail: &mut Tail) -> io::Result<Vec<Waiting>> {
+        tail.put_into_file()?;
+        let written = std::mem::take(&mut tail.waiting);
+        self.mark_safe(tail, &written);
+        Ok(written)
+    }
+
+    /// Leaves the segment, so that it goes with its last row. All that belongs into it is in it.
     fn begin_segment(&self, tail: &mut Tail) -> io::Result<()> {
         if tail.is_soiled {
             segment::cut(&tail.file, tail.bytes)?;
@@ -334,7 +367,11 @@ impl Journal {
         let mut tail = self.tail();
         let number = tail.number;
         match self.durability {
-            Durability::Process => self.begin_segment(&mut tail)?,
+            Durability::Process => {
+                let written = self.write_waiting(&mut tail)?;
+                self.tell(written);
+                self.begin_segment(&mut tail)?;
+            }
             Durability::Power => {
                 tail.is_to_be_left = true;
                 self.to_sync.notify_all();
@@ -358,8 +395,9 @@ impl Journal {
     }
 
     /// Nothing is taken any more; what was taken still goes its way.
-    pub(crate) fn stop(&self) {
+    pub(crate) fn stop(&self, shards: &Shards) {
         self.tail().stopping = true;
+        self.write_out(shards);
         self.to_sync.notify_all();
         self.synced.notify_all();
     }
@@ -368,16 +406,20 @@ impl Journal {
     pub(crate) fn sync(&self, shards: &Shards) {
         loop {
             let mut tail = self.tail();
-            while tail.unsynced.is_empty() && !tail.is_to_be_left {
+            while tail.waiting.is_empty() && !tail.is_to_be_left {
                 if tail.stopping {
                     return;
                 }
                 tail = self.to_sync.wait(tail).unwrap_or_else(PoisonError::into_inner);
             }
-            let (file, waiting) = (tail.file.clone(), std::mem::take(&mut tail.unsynced));
+            let (file, written) = (tail.file.clone(), tail.put_into_file());
+            let waiting = std::mem::take(&mut tail.waiting);
             // A segment is left with nobody in it who waits: once in so many megabytes all wait for the disk.
             let held = std::mem::take(&mut tail.is_to_be_left).then_some(tail);
-            match (file.sync_data(), held) {
+            let told = |error: &io::Error| {
+                tracing::error!(%error, requests = waiting.len(), "the disk did not take a batch; its requests are answered 503 and nothing of them counts");
+            };
+            match (written.and_then(|()| file.sync_data().inspect_err(told)), held) {
                 (Ok(()), None) => self.are_safe(self.tail(), waiting),
                 (Ok(()), Some(mut tail)) => {
                     self.mark_safe(&mut tail, &waiting);
@@ -401,32 +443,38 @@ impl Journal {
         self.synced.notify_all();
     }
 
-    fn mark_safe(&self, tail: &mut Tail, waiting: &[Unsynced]) {
+    fn mark_safe(&self, tail: &mut Tail, waiting: &[Waiting]) {
         if let Some(last) = waiting.last().filter(|last| last.seq > self.safe()) {
             tail.safe_bytes = last.end;
             self.safe.store(last.seq, Ordering::SeqCst);
         }
     }
 
-    fn are_safe(&self, mut tail: MutexGuard<'_, Tail>, waiting: Vec<Unsynced>) {
+    fn are_safe(&self, mut tail: MutexGuard<'_, Tail>, waiting: Vec<Waiting>) {
         self.mark_safe(&mut tail, &waiting);
         drop(tail);
+        self.tell(waiting);
+    }
+
+    fn tell(&self, safe: Vec<Waiting>) {
         self.wake_mover();
-        for waiting in waiting {
+        for waiting in safe {
             // A caller that has gone away does not want to know.
             let _ = waiting.done.send(Ok(()));
         }
     }
 
     /// What the disk did not take, and all that was decided upon it, may not stay in memory.
-    fn take_back(&self, mut failed: Vec<Unsynced>, error: &io::Error, shards: &Shards) {
-        tracing::error!(%error, requests = failed.len(), "the disk did not take a batch; its requests are answered 503 and nothing of them counts");
+    fn take_back(&self, mut failed: Vec<Waiting>, error: &io::Error, shards: &Shards) {
         let mut held = shards.lock_all();
         let mut tail = self.tail();
-        failed.append(&mut tail.unsynced);
+        failed.append(&mut tail.waiting);
+        // Somebody may have written it meanwhile.
         let Some(first) = failed.first() else { return };
+        tracing::debug!(%error, requests = failed.len(), "decisions are taken back");
         self.waiting_bytes.fetch_sub(tail.bytes - first.at, Ordering::Relaxed);
         (tail.next_seq, tail.bytes) = (first.seq, first.at);
+        tail.unwritten.clear();
         // At once: a process that ends here must not leave what was refused to the next.
         tail.is_soiled = segment::cut(&tail.file, tail.bytes).is_err();
         self.failures.fetch_add(1, Ordering::AcqRel);
@@ -468,7 +516,7 @@ mod tests {
     fn append(journal: &Journal, undo: Vec<Undo>) -> (u64, Committed) {
         let record = Appended { row: &Row::default(), effects: &[], removed: &[] }.encode().unwrap();
         let (seq, committed) = journal.append(record, undo).map_err(|(error, _)| error).unwrap();
-        (seq, committed.unwrap())
+        (seq, committed)
     }
 
     /// A disk that says no takes back what waited for it and what was decided upon that, in memory and in the file.
@@ -478,13 +526,15 @@ mod tests {
         let (journal, shards) = (Journal::open(folder.path(), Durability::Power, 7, Names::PLAIN).unwrap(), Shards::new());
         let key = Key::new(Family::Session, "t", "s");
         let (first, mut safe) = append(&journal, vec![change(&shards, key, 1)]);
-        let waiting = std::mem::take(&mut journal.tail().unsynced);
+        journal.tail().put_into_file().unwrap();
+        let waiting = std::mem::take(&mut journal.tail().waiting);
         journal.are_safe(journal.tail(), waiting);
         assert_eq!((first, journal.safe(), safe.try_recv().unwrap().is_ok()), (8, 8, true));
         let bytes = journal.tail().bytes;
 
         let (_, mut waits) = append(&journal, vec![change(&shards, key, 2)]);
-        let failed = std::mem::take(&mut journal.tail().unsynced);
+        journal.tail().put_into_file().unwrap();
+        let failed = std::mem::take(&mut journal.tail().waiting);
         let (_, mut upon_it) = append(&journal, vec![change(&shards, key, 3)]);
         journal.take_back(failed, &io::Error::other("no"), &shards);
         for refused in [&mut waits, &mut upon_it] {
@@ -494,7 +544,38 @@ mod tests {
         assert_eq!((journal.failures(), journal.tail().bytes, journal.safe()), (1, bytes, 8));
 
         assert_eq!(append(&journal, Vec::new()).0, 9, "the number is free again");
+        journal.tail().put_into_file().unwrap();
         let length = std::fs::metadata(folder.path().join("journal-0000000001")).unwrap().len();
         assert_eq!(length, journal.tail().bytes, "and nothing stands behind the last record");
+    }
+
+    /// Whoever comes first writes for all; what cannot be written was decided by nobody, and the next goes on as if it had not been asked.
+    #[test]
+    fn what_was_appended_is_written_together_or_taken_back_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let (journal, shards) = (Journal::open(folder.path(), Durability::Process, 0, Names::PLAIN).unwrap(), Shards::new());
+        let length = || std::fs::metadata(folder.path().join("journal-0000000001")).unwrap().len();
+        let key = Key::new(Family::Session, "t", "s");
+        let (mut first, mut second) = (append(&journal, vec![change(&shards, key, 1)]), append(&journal, vec![change(&shards, key, 2)]));
+        assert_eq!((journal.safe(), length(), first.1.try_recv().is_err()), (0, 0, true), "nobody was told");
+        journal.write_out(&shards);
+        for written in [&mut first, &mut second] {
+            assert!(matches!(written.1.try_recv(), Ok(Ok(()))));
+        }
+        assert_eq!((journal.safe(), length()), (2, journal.tail().bytes));
+
+        let full = std::fs::OpenOptions::new().append(true).open("/dev/full").unwrap();
+        let sound = std::mem::replace(&mut journal.tail().file, Arc::new(full));
+        let (mut third, mut upon_it) = (append(&journal, vec![change(&shards, key, 3)]), append(&journal, vec![change(&shards, key, 4)]));
+        journal.write_out(&shards);
+        for refused in [&mut third, &mut upon_it] {
+            assert!(matches!(refused.1.try_recv(), Ok(Err(StoreError::Write(_)))));
+        }
+        assert_eq!(shards.of(key).map[&key].get(1, ""), Some(&[2][..]));
+        journal.tail().file = sound;
+        let mut again = append(&journal, vec![change(&shards, key, 5)]);
+        journal.write_out(&shards);
+        assert_eq!((again.0, journal.safe(), length()), (3, 3, journal.tail().bytes), "the number is free again");
+        assert!(matches!(again.1.try_recv(), Ok(Ok(()))));
     }
 }

@@ -5,10 +5,13 @@ use crate::contract::toy::{
     row, rows_of, states_of, sum, summed,
 };
 use proptest::prelude::*;
-use runguard_store::{Cell, Durability, Embedded, Family, Key, Options, Order, Row, RowCount, RowFilter, SlotState, StoreError, View};
+use runguard_store::{
+    Cell, Decided, Durability, Embedded, Family, Key, Options, Order, Row, RowCount, RowFilter, SlotState, StoreError, View, Written,
+};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::task::Poll;
 
 const SESSIONS: usize = 300;
 
@@ -79,6 +82,22 @@ async fn what_was_answered_is_there_after_a_stop() {
     let toy = toy.reopen();
     assert_eq!(everything(&toy.store).await, before, "and after a second one without a write");
     assert_eq!(add(&toy.store, "s7", 1).await.unwrap(), 9, "and it goes on from there");
+}
+
+/// Who goes away, before or while the decision is written, leaves nothing that is counted and not in the log.
+#[tokio::test]
+async fn what_nobody_waits_for_is_written_all_the_same() {
+    let toy = Toy::new();
+    for is_polled in [false, true] {
+        let cells = [summed(key("s"))];
+        let decided = toy.store.decide(&cells, |view| Decided::Keep((), Written { row: row("s"), changes: one_more(view, 1) }));
+        let mut waiting = Box::pin(decided.await.unwrap().1.wait());
+        if is_polled {
+            let is_pending = std::future::poll_fn(|context| Poll::Ready(waiting.as_mut().poll(context).is_pending()));
+            assert!(is_pending.await, "others on the thread come first");
+        }
+    }
+    assert_eq!((sum(&toy.store, "s").await, all_rows(&toy.store).await.len()), (2, 2));
 }
 
 /// What may happen to the second file while the store is closed.
