@@ -46,7 +46,7 @@ SWAP = ROOT / "crates" / "runguard-store" / "src" / "redis" / "swap.lua"
 MODEL = {
     # A state in Redis: its key, its bytes, its time to live. An answer kept for repeats is longer.
     "cell_bytes": 190,
-    "kept_answer_bytes": 380,
+    "kept_answer_bytes": 540,
     # A row that waits in its stream.
     "waiting_row_bytes": 300,
     # To Redis, for one try of one decision: the state and the row.
