@@ -1,0 +1,219 @@
+//! What is set aside until it is settled, and what becomes of it when nobody does.
+
+use super::Cost;
+use crate::money::NanoDollars;
+use crate::packed::{Packed, serialise_packed};
+use crate::time::{Span, Timestamp};
+use std::collections::BTreeMap;
+
+/// Reservations of one account that are booked as paid because nobody settled them, and may still be settled for what they cost: the latest.
+pub(super) const MAX_BOOKED: usize = 128;
+/// How long after its time a reservation may still be settled in the place of what was booked for it.
+const MAY_STILL_BE_SETTLED: Span = Span::from_seconds(24 * 3600);
+
+/// What was set aside, and until when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    /// What is set aside.
+    pub cost: Cost,
+    /// Until then it is to be settled.
+    pub expires: Timestamp,
+    /// What becomes of it then.
+    pub unsettled: Unsettled,
+    pub(super) booked: Booked,
+}
+
+impl Lease {
+    /// Whether it counts as set aside.
+    pub(super) fn counts(&self, now: Timestamp) -> bool {
+        !self.is_booked() && now < self.expires
+    }
+
+    /// Whether it counts as spent, and is not booked yet.
+    pub(super) fn is_overdue(&self, now: Timestamp) -> bool {
+        !self.is_booked() && now >= self.expires && self.unsettled == Unsettled::Spent
+    }
+
+    pub(super) fn is_booked(&self) -> bool {
+        self.booked != Booked::Not
+    }
+
+    /// When it has to be looked at: its time is over, or so long over that it is forgotten.
+    fn is_due_at(&self) -> Timestamp {
+        if self.is_booked() { self.expires.plus(MAY_STILL_BE_SETTLED) } else { self.expires }
+    }
+}
+
+/// Whether a reservation, its time being over, was added to what was spent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Booked {
+    Not,
+    /// It is among it.
+    Here,
+    /// It was, in a period that is over.
+    Before,
+}
+
+/// What becomes of a reservation that nobody settles in its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Unsettled {
+    /// It is free again.
+    #[default]
+    Free,
+    /// It is taken to have been paid: whoever held it may have died after it was.
+    Spent,
+}
+
+/// Reservations that are not settled, by their number.
+#[derive(Debug, Clone)]
+pub struct Leases {
+    pub(super) by_number: BTreeMap<u64, Lease>,
+    /// Of all of them, also those that have expired, but for those that are booked.
+    sum: [u128; 2],
+    /// None is due before this.
+    earliest: Timestamp,
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        Self { by_number: BTreeMap::new(), sum: [0; 2], earliest: Timestamp::MAX }
+    }
+}
+
+impl PartialEq for Leases {
+    fn eq(&self, other: &Self) -> bool {
+        self.by_number == other.by_number
+    }
+}
+
+impl Eq for Leases {}
+
+impl Leases {
+    const BYTES_OF_ONE: usize = 32;
+
+    pub(super) fn in_force(&self, now: Timestamp) -> impl Iterator<Item = (u64, &Lease)> {
+        self.by_number.iter().filter(move |(_, lease)| lease.counts(now)).map(|(id, lease)| (*id, lease))
+    }
+
+    /// There may be very many; most of the time none of them has expired.
+    pub(super) fn total(&self, now: Timestamp) -> Cost {
+        let sum = if now < self.earliest { self.sum } else { sum_of(self.in_force(now).map(|(_, lease)| lease)) };
+        cost_of(sum)
+    }
+
+    pub(super) fn overdue(&self, now: Timestamp) -> Cost {
+        if now < self.earliest {
+            return Cost::ZERO;
+        }
+        cost_of(sum_of(self.by_number.values().filter(|lease| lease.is_overdue(now))))
+    }
+
+    pub(super) fn insert(&mut self, id: u64, lease: Lease) {
+        self.remove(id);
+        self.sum = plus(self.sum, lease.cost);
+        self.earliest = self.earliest.min(lease.is_due_at());
+        self.by_number.insert(id, lease);
+    }
+
+    pub(super) fn remove(&mut self, id: u64) -> Option<Lease> {
+        let lease = self.by_number.remove(&id)?;
+        if !lease.is_booked() {
+            let amounts = lease.cost.amounts();
+            self.sum = [self.sum[0] - u128::from(amounts[0]), self.sum[1] - u128::from(amounts[1])];
+        }
+        Some(lease)
+    }
+
+    /// Removes what has expired, and gives what of it is taken to have been paid: that is known to be booked from now on.
+    pub(super) fn forget_expired(&mut self, at: Timestamp) -> Cost {
+        if at < self.earliest {
+            return Cost::ZERO;
+        }
+        let mut paid = Cost::ZERO;
+        let mut by_number = std::mem::take(&mut self.by_number);
+        by_number.retain(|_, lease| {
+            if lease.is_overdue(at) {
+                paid = paid.plus(lease.cost);
+                lease.booked = Booked::Here;
+            }
+            at < lease.is_due_at()
+        });
+        let mut booked: Vec<(Timestamp, u64)> =
+            by_number.iter().filter(|(_, lease)| lease.is_booked()).map(|(id, lease)| (lease.expires, *id)).collect();
+        booked.sort_unstable();
+        for (_, id) in booked.iter().take(booked.len().saturating_sub(MAX_BOOKED)) {
+            by_number.remove(id);
+        }
+        *self = Self::of(by_number);
+        paid
+    }
+
+    /// A period is over: what was spent in it, and what was booked with that, counts no more.
+    pub(super) fn end_period(&mut self, ends: Timestamp) {
+        self.forget_expired(ends);
+        for lease in self.by_number.values_mut().filter(|lease| lease.is_booked()) {
+            lease.booked = Booked::Before;
+        }
+    }
+
+    fn of(by_number: BTreeMap<u64, Lease>) -> Self {
+        let (sum, earliest) = (sum_of(by_number.values()), by_number.values().map(Lease::is_due_at).min());
+        Self { by_number, sum, earliest: earliest.unwrap_or(Timestamp::MAX) }
+    }
+}
+
+fn plus(sum: [u128; 2], cost: Cost) -> [u128; 2] {
+    let amounts = cost.amounts();
+    [sum[0] + u128::from(amounts[0]), sum[1] + u128::from(amounts[1])]
+}
+
+fn cost_of(sum: [u128; 2]) -> Cost {
+    Cost::from_amounts(sum.map(|amount| u64::try_from(amount).unwrap_or(u64::MAX)))
+}
+
+fn sum_of<'a>(leases: impl Iterator<Item = &'a Lease>) -> [u128; 2] {
+    leases.filter(|lease| !lease.is_booked()).fold([0; 2], |sum, lease| plus(sum, lease.cost))
+}
+
+/// Stands in the moment of a reservation that is booked: no moment is so late.
+const BOOKED_BIT: i64 = 1 << 62;
+/// Beside it, where that was in a period that is over.
+const BEFORE_BIT: i64 = 1 << 61;
+
+impl Packed for Leases {
+    fn pack(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.by_number.len() * Self::BYTES_OF_ONE);
+        for (id, Lease { cost, expires, unsettled, booked }) in &self.by_number {
+            bytes.extend_from_slice(&id.to_le_bytes());
+            bytes.extend_from_slice(&cost.usd.as_nanos().to_le_bytes());
+            bytes.extend_from_slice(&cost.tokens.to_le_bytes());
+            // No moment is before 1970: what is below zero says what becomes of it, where those of before there was a choice have nothing.
+            let expires = match (booked, unsettled) {
+                (Booked::Before, _) => expires.as_millis() | BOOKED_BIT | BEFORE_BIT,
+                (Booked::Here, _) => expires.as_millis() | BOOKED_BIT,
+                (Booked::Not, Unsettled::Free) => expires.as_millis(),
+                (Booked::Not, Unsettled::Spent) => !expires.as_millis(),
+            };
+            bytes.extend_from_slice(&expires.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn unpack(bytes: &[u8]) -> Option<Self> {
+        let read = |one: &[u8]| {
+            let number = |place: usize| one.get(place * 8..place * 8 + 8)?.try_into().map(u64::from_le_bytes).ok();
+            let cost = Cost { usd: NanoDollars::from_nanos(number(1)?.cast_signed()).ok()?, tokens: number(2)? };
+            let (expires, unsettled, booked) = match number(3)?.cast_signed() {
+                expires @ BOOKED_BIT.. if expires & BEFORE_BIT != 0 => {
+                    (expires & !BOOKED_BIT & !BEFORE_BIT, Unsettled::Spent, Booked::Before)
+                }
+                expires @ BOOKED_BIT.. => (expires & !BOOKED_BIT, Unsettled::Spent, Booked::Here),
+                expires @ 0.. => (expires, Unsettled::Free, Booked::Not),
+                expires => (!expires, Unsettled::Spent, Booked::Not),
+            };
+            Some((number(0)?, Lease { cost, expires: Timestamp::from_millis(expires), unsettled, booked }))
+        };
+        bytes.chunks(Self::BYTES_OF_ONE).map(read).collect::<Option<_>>().map(Self::of)
+    }
+}
+serialise_packed!(Leases);
