@@ -348,8 +348,9 @@ impl Engine {
             })
             .await?;
         if room.is_some_and(|room| room.began()) {
-            std::mem::take(&mut safe).wait().await?;
+            // Whoever goes away meanwhile has begun it all the same.
             self.endpoints.one_more(asked.tenant);
+            std::mem::take(&mut safe).wait().await?;
         }
         Ok((answered?, safe))
     }

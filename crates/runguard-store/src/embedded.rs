@@ -22,7 +22,7 @@ mod shard;
 use crate::embedded::import::LatestIds;
 use crate::embedded::indexer::Indexer;
 use crate::embedded::journal::mover::{self, Work};
-use crate::embedded::journal::{Appended, Committed, Journal, Undo};
+use crate::embedded::journal::{Appended, Awaited, Committed, Journal, Undo};
 use crate::embedded::readers::{Lane, Readers};
 use crate::embedded::schema::{Folder, describe};
 use crate::embedded::shard::{Resident, Shard, Shards, TailEvent};
@@ -218,7 +218,8 @@ impl Embedded {
     pub async fn decide<R>(&self, cells: &[Cell<'_>], mut step: impl FnMut(&View<'_>) -> Decided<R>) -> Result<(R, Safe), StoreError> {
         loop {
             match self.inner.step(cells, &mut step)? {
-                Some((reply, committed)) => return Ok((reply, Safe(committed.map(|committed| self.kept(committed))))),
+                Some((reply, Awaited::Nothing)) => return Ok((reply, Safe::default())),
+                Some((reply, awaited)) => return Ok((reply, Safe(Some(self.kept(awaited))))),
                 None => self.make_resident(&cells.iter().map(|cell| cell.key).collect::<SmallVec<[Key; FEW]>>()).await?,
             }
         }
@@ -230,8 +231,8 @@ impl Embedded {
         Ok(reply)
     }
 
-    fn kept(&self, committed: Committed) -> Kept {
-        Kept { inner: self.inner.clone(), committed: Some(committed) }
+    fn kept(&self, awaited: Awaited) -> Kept {
+        Kept { inner: self.inner.clone(), awaited }
     }
 
     /// Brings entries from disk that have left memory, or have not come back since the start.
@@ -325,7 +326,7 @@ impl Embedded {
                     None => self.make_resident(&keys).await?,
                 }
             };
-            self.kept(committed).wait().await?;
+            self.kept(Awaited::Row(committed)).wait().await?;
             upto = if is_first { seq } else { upto };
         }
     }
@@ -442,12 +443,11 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<Joi
     std::thread::Builder::new().name(name.into()).spawn(run)
 }
 
-/// What a step kept, until it is safe.
+/// What a step kept, or rests on, until it is safe.
 #[derive(Debug)]
 pub(crate) struct Kept {
     inner: Arc<Inner>,
-    /// `None`: it was waited for.
-    committed: Option<Committed>,
+    awaited: Awaited,
 }
 
 impl Kept {
@@ -461,19 +461,22 @@ impl Kept {
             return written;
         }
         self.inner.journal.write_out(&self.inner.shards);
-        match self.committed.take() {
-            Some(committed) => committed.await.map_err(|_| StoreError::Stopping)?,
-            None => Ok(()),
+        match std::mem::take(&mut self.awaited) {
+            Awaited::Row(committed) => committed.await.map_err(|_| StoreError::Stopping)?,
+            others => self.inner.journal.is_written(&others).unwrap_or(Err(StoreError::Stopping)),
         }
     }
 
     fn is_written(&mut self) -> Option<Result<(), StoreError>> {
-        let written = match self.committed.as_mut()?.try_recv() {
-            Ok(written) => written,
-            Err(TryRecvError::Empty) => return None,
-            Err(TryRecvError::Closed) => Err(StoreError::Stopping),
+        let written = match &mut self.awaited {
+            Awaited::Row(committed) => match committed.try_recv() {
+                Ok(written) => written,
+                Err(TryRecvError::Empty) => return None,
+                Err(TryRecvError::Closed) => Err(StoreError::Stopping),
+            },
+            others => self.inner.journal.is_written(others)?,
         };
-        self.committed = None;
+        self.awaited = Awaited::Nothing;
         Some(written)
     }
 }
@@ -481,7 +484,7 @@ impl Kept {
 impl Drop for Kept {
     /// Who does not wait any more leaves nothing behind that others have to wait for.
     fn drop(&mut self) {
-        if self.committed.is_some() {
+        if let Awaited::Row(_) = self.awaited {
             self.inner.journal.write_out(&self.inner.shards);
         }
     }
@@ -520,17 +523,6 @@ impl Inner {
             })
     }
 
-    /// Whether the answer of a repeated request is about to be written: whoever repeats it writes it, and need not be sent away.
-    fn has_an_answer_to_write(&self, shards: &[(usize, MutexGuard<'_, Shard>)], keys: &[Key]) -> bool {
-        let is_quick = self.options.durability == Durability::Process;
-        is_quick
-            && keys.iter().filter(|key| key.family == Family::Idempotency).any(|key| {
-                let index = Shards::index_of(*key);
-                let resident = shards.iter().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.map.get(key));
-                resident.is_some_and(|resident| resident.seq > self.journal.safe())
-            })
-    }
-
     /// The states that a step sees, from shards that are locked.
     fn view<'a>(&self, cells: &[Cell<'_>], shards: &'a [(usize, MutexGuard<'_, Shard>)]) -> View<'a> {
         let safe = self.journal.safe();
@@ -547,26 +539,34 @@ impl Inner {
     }
 
     /// `None`: an entry must be brought from disk first.
-    fn step<R>(
-        &self,
-        cells: &[Cell<'_>],
-        step: &mut impl FnMut(&View<'_>) -> Decided<R>,
-    ) -> Result<Option<(R, Option<Committed>)>, StoreError> {
+    fn step<R>(&self, cells: &[Cell<'_>], step: &mut impl FnMut(&View<'_>) -> Decided<R>) -> Result<Option<(R, Awaited)>, StoreError> {
         let keys: SmallVec<[Key; FEW]> = cells.iter().map(|cell| cell.key).collect();
-        let mut shards = loop {
-            let shards = self.lock_shards(&keys);
-            if !self.has_an_answer_to_write(&shards, &keys) {
-                break shards;
+        let mut shards = self.lock_shards(&keys);
+        let (reply, written) = loop {
+            if self.any_may_be_on_disk(&shards, &keys) {
+                return Ok(None);
             }
-            drop(shards);
-            self.journal.write_out(&self.shards);
-        };
-        if self.any_may_be_on_disk(&shards, &keys) {
-            return Ok(None);
-        }
-        let (reply, written) = match step(&self.view(cells, &shards)) {
-            Decided::Reply(reply) => return Ok(Some((reply, None))),
-            Decided::Keep(reply, written) => (reply, written),
+            let view = self.view(cells, &shards);
+            let (decided, answers_are_safe) = (step(&view), view.is_safe_in(cells, Family::Idempotency));
+            drop(view);
+            match decided {
+                Decided::Keep(reply, written) => break (reply, written),
+                Decided::Reply(reply) if self.options.durability == Durability::Power => return Ok(Some((reply, Awaited::Nothing))),
+                // An answer that is about to be written is written, and given again.
+                Decided::Reply(_) if !answers_are_safe => {
+                    if self.journal.try_to_write_out().is_err() {
+                        drop(shards);
+                        self.journal.write_out(&self.shards);
+                        shards = self.lock_shards(&keys);
+                    }
+                }
+                Decided::Reply(reply) => {
+                    let index = |key: &Key| Shards::index_of(*key);
+                    let seq_of = |key: &Key| Some(shards.iter().find(|(other, _)| *other == index(key))?.1.map.get(key)?.seq);
+                    let seq = keys.iter().filter_map(seq_of).max().unwrap_or_default();
+                    return Ok(Some((reply, self.journal.rest_on(seq))));
+                }
+            }
         };
         let effects = encode_effects(cells, &written.changes)?;
         let record = Appended { row: &written.row, effects: &effects, removed: &[] }.encode()?;
@@ -594,7 +594,7 @@ impl Inner {
             }
         }
         drop(shards);
-        Ok(Some((reply, Some(committed))))
+        Ok(Some((reply, Awaited::Row(committed))))
     }
 
     /// `None`: some of it must be loaded first.

@@ -149,6 +149,11 @@ impl<'a> View<'a> {
         self.safe[cell]
     }
 
+    /// The same of all cells of a family.
+    pub(crate) fn is_safe_in(&self, cells: &[Cell<'_>], family: Family) -> bool {
+        cells.iter().zip(&self.safe).all(|(cell, is_safe)| *is_safe || cell.key.family != family)
+    }
+
     pub fn store_health(&self) -> StoreHealth {
         self.health
     }

@@ -6,7 +6,7 @@ use crate::error::StoreError;
 use crate::key::Names;
 use crate::log::{Order, RowFilter, RowWithEffects};
 use crate::memory::Memory;
-use crate::store::{Cell, Decided, Rules, View};
+use crate::store::{Cell, Decided, Rules, Safe, View};
 use crate::{Durability, OpenError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -122,21 +122,25 @@ impl Alone {
             }
             open = opening.downgrade();
         }
-        let reply = match open.as_ref() {
+        let (reply, safe) = match open.as_ref() {
             Some(Local::Embedded(store)) => {
                 store.remember(cells, remembered).await?;
-                store.apply(cells, counted).await
+                store.decide(cells, counted).await
             }
             Some(Local::Memory(store)) => {
                 store.remember(cells, remembered);
-                store.apply(cells, counted).await
+                store.apply(cells, counted).await.map(|reply| (reply, Safe::default()))
             }
             None => Err(StoreError::Stopping),
         }?;
-        if kept {
-            self.waiting.fetch_add(1, Ordering::Relaxed);
+        // Before it is waited for: who goes away meanwhile leaves a row all the same.
+        let rows = u64::from(kept);
+        self.waiting.fetch_add(rows, Ordering::Relaxed);
+        let written = safe.wait().await;
+        if written.is_err() {
+            self.waiting.fetch_sub(rows, Ordering::Relaxed);
         }
-        Ok(reply)
+        written.map(|()| reply)
     }
 
     /// What an earlier life of this node left behind.

@@ -6,9 +6,9 @@
 use crate::cluster::entry;
 use crate::cluster::link::EntryId;
 use crate::cluster::{Imported, Positions, from_the_start};
-use crate::embedded::journal::Appended;
 use crate::embedded::journal::mover::Work;
-use crate::embedded::{Embedded, Kept, Role};
+use crate::embedded::journal::{Appended, Awaited};
+use crate::embedded::{Embedded, Inner, Kept, Role};
 use crate::error::StoreError;
 use crate::log::RowWithEffects;
 use crate::store::{Cell, FEW, StoreHealth};
@@ -22,6 +22,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Ids remembered: rows are offered again within seconds, or not at all.
 const REMEMBERED: usize = 200_000;
+
+/// Rows that are written together.
+const ROWS_AT_ONCE: usize = 1_000;
 
 /// The ids of the latest rows.
 #[derive(Debug, Default)]
@@ -45,6 +48,20 @@ impl LatestIds {
             self.known.remove(&oldest);
         }
         true
+    }
+}
+
+/// Some rows may not be there, though their ids were taken down: what is there is looked up anew.
+struct Unsure<'a> {
+    inner: &'a Inner,
+    is_over: bool,
+}
+
+impl Drop for Unsure<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            *self.inner.latest_ids.lock().unwrap_or_else(PoisonError::into_inner) = LatestIds::default();
+        }
     }
 }
 
@@ -85,11 +102,11 @@ impl Embedded {
             let mut latest = self.inner.latest_ids.lock().unwrap_or_else(PoisonError::into_inner);
             rows.into_iter().filter(|logged| latest.insert(&logged.row.id)).collect()
         };
-        if let Err(error) = self.import_fresh(fresh).await {
-            // Some of them are not there, though their ids were taken down.
-            *self.inner.latest_ids.lock().unwrap_or_else(PoisonError::into_inner) = LatestIds::default();
-            return Err(error);
-        }
+        let mut unsure = Unsure { inner: &self.inner, is_over: false };
+        self.import_fresh(fresh).await?;
+        // Those that another import is about to write, and took down before this one.
+        self.inner.journal.try_to_write_out().map_err(|error| StoreError::Write(error.to_string()))?;
+        unsure.is_over = true;
         self.work(Work::Follow { upto: upto.to_vec() }).await?;
         Ok(Imported::Done)
     }
@@ -102,6 +119,9 @@ impl Embedded {
                 self.erase_number(number, logged.row).await?;
             } else {
                 written.push(self.append(&logged.row, &logged.effects)?);
+                if written.len() >= ROWS_AT_ONCE {
+                    all_safe(&mut written).await?;
+                }
             }
         }
         all_safe(&mut written).await
@@ -110,7 +130,7 @@ impl Embedded {
     fn append(&self, row: &Row, effects: &[u8]) -> Result<Kept, StoreError> {
         let record = Appended { row, effects, removed: &[] }.encode()?;
         let (_, committed) = self.inner.journal.append(record, Vec::new()).map_err(|(error, _)| error)?;
-        Ok(self.kept(committed))
+        Ok(self.kept(Awaited::Row(committed)))
     }
 
     /// Erases a session that is known by its number only, and keeps the row that tells of it.

@@ -39,8 +39,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Rows remembered for the indexer: about 20 MB.
 const MOST_FRESH: usize = 200_000;
 
-/// What an answer may have to wait for.
+/// Tells what became of a row.
 pub(crate) type Committed = oneshot::Receiver<Result<(), StoreError>>;
+
+/// What an answer has to wait for.
+#[derive(Debug, Default)]
+pub(crate) enum Awaited {
+    #[default]
+    Nothing,
+    /// Its own row.
+    Row(Committed),
+    /// Rows of others up to this one, that it was decided upon; so often rows had been taken back by then.
+    Others { upto: u64, failures: u64 },
+}
 
 /// How to take a change back.
 #[derive(Debug)]
@@ -315,26 +326,43 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes what was appended, or takes it back, and tells all who wait. Where the disk is waited for it is another's to do.
+    /// What an answer waits for that keeps nothing. Asked with the locks of the states held that it was decided upon.
+    pub(crate) fn rest_on(&self, upto: u64) -> Awaited {
+        if upto <= self.safe() { Awaited::Nothing } else { Awaited::Others { upto, failures: self.failures() } }
+    }
+
+    /// What became of the rows of others. `None`: nothing yet.
+    pub(crate) fn is_written(&self, awaited: &Awaited) -> Option<Result<(), StoreError>> {
+        match awaited {
+            Awaited::Others { failures, .. } if self.failures() != *failures => {
+                Some(Err(StoreError::Write("decisions before it could not be written".into())))
+            }
+            Awaited::Others { upto, .. } => (self.safe() >= *upto).then_some(Ok(())),
+            Awaited::Nothing | Awaited::Row(_) => Some(Ok(())),
+        }
+    }
+
+    /// Writes what was appended, or takes it back, and tells all who wait.
     pub(crate) fn write_out(&self, shards: &Shards) {
+        if let Err(error) = self.try_to_write_out() {
+            self.take_back(Vec::new(), &error, shards);
+        }
+    }
+
+    /// The same for whoever holds states, so that nothing can be taken back. Where the disk is waited for it is another's to do.
+    pub(crate) fn try_to_write_out(&self) -> io::Result<()> {
         if self.durability == Durability::Power {
-            return;
+            return Ok(());
         }
         let mut tail = self.tail();
-        match self.write_waiting(&mut tail) {
-            Ok(written) => {
-                if tail.bytes >= SEGMENT_BYTES {
-                    // Where there is no room for another file it goes on in this one.
-                    let _ = self.begin_segment(&mut tail);
-                }
-                drop(tail);
-                self.tell(written);
-            }
-            Err(error) => {
-                drop(tail);
-                self.take_back(Vec::new(), &error, shards);
-            }
+        let written = self.write_waiting(&mut tail)?;
+        if tail.bytes >= SEGMENT_BYTES && !tail.stopping {
+            // Where there is no room for another file it goes on in this one.
+            let _ = self.begin_segment(&mut tail);
         }
+        drop(tail);
+        self.tell(written);
+        Ok(())
     }
 
     /// Gives those who are to be told that they are safe.
