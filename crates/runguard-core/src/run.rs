@@ -198,6 +198,8 @@ pub struct Run {
     has_warned: bool,
     /// Calls in a row that were answered with what the model has already.
     told_repeats: u32,
+    /// Tokens of model calls since what a tool gave was last looked at.
+    unjudged_tokens: u64,
 }
 
 /// A model that was told so often in a row that it has a result already, and asks for it again, does not listen. As many calls of one
@@ -227,6 +229,7 @@ impl Run {
             warn: Warn::default(),
             has_warned: false,
             told_repeats: 0,
+            unjudged_tokens: 0,
         }
     }
 
@@ -320,13 +323,18 @@ impl Run {
         let round = (self.model_calls > 0).then_some(self.model_calls);
         let error = gave.error.map(|error| error.fingerprint);
         let step = Step { tool, args: arguments, result: gave.result, error, round, deed: gave.deed };
+        let tokens = gave.tokens.saturating_add(std::mem::take(&mut self.unjudged_tokens));
         let verdict = match &self.stall {
             None => return Progress::Done,
-            Some(Stalls::InProcess(detector)) => locked(detector).observe(history, step, now),
+            Some(Stalls::InProcess(detector)) => {
+                let mut detector = locked(detector);
+                detector.spent(history, tokens, now);
+                detector.observe(history, step, now)
+            }
             Some(Stalls::Service(stalls)) => {
                 let call = ToolCall { history: history.to_owned(), tool: tool.to_owned(), arguments, at: now };
                 let purpose = Purpose::Result(Box::new(call), Outcome { result: step.result, error, round, deed: step.deed });
-                return ask(stalls.observe(history, tool, Some(arguments), gave, round), purpose);
+                return ask(stalls.observe(history, tool, Some(arguments), Gave { tokens, ..gave }, round), purpose);
             }
         };
         self.looked(verdict, tool)
@@ -365,6 +373,7 @@ impl Run {
 
     /// What was spent. It counts, also when it ends the run.
     pub fn record(&mut self, paid: Cost) -> Progress {
+        self.used(paid.tokens);
         let recorded = match &self.budget {
             None => Ok(()),
             Some(Money::InProcess(budget)) => budget.record(paid),
@@ -376,6 +385,7 @@ impl Run {
     /// What a model call used. In this process `price` says what it costs; a service has prices of its own. The tokens of a model without a
     /// price count; it is refused only where dollars are limited.
     pub fn record_usage(&mut self, model: &str, usage: &Usage, price: impl FnOnce() -> Result<NanoDollars, UnknownModelError>) -> Progress {
+        self.used(usage.total_tokens());
         let recorded = match &self.budget {
             None => Ok(()),
             Some(Money::InProcess(budget)) => budget.record_usage(usage, price),
@@ -438,7 +448,7 @@ impl Run {
     pub fn reset(&mut self) {
         self.new_turn();
         self.tools.forget();
-        (self.tool_calls, self.model_calls, self.began, self.trip, self.unpriced) = (0, 0, None, None, None);
+        (self.tool_calls, self.model_calls, self.began, self.trip, self.unpriced, self.unjudged_tokens) = (0, 0, None, None, None, 0);
     }
 
     /// What stands against every question: a trip, or the time.
@@ -526,6 +536,10 @@ impl Run {
                 stalls.observe_here(&call.history, Step { tool: &call.tool, args: call.arguments, result, error, round, deed }, call.at)
             }
         }
+    }
+
+    const fn used(&mut self, tokens: u64) {
+        self.unjudged_tokens = self.unjudged_tokens.saturating_add(tokens);
     }
 
     fn spent(&mut self, recorded: Result<(), BudgetExceeded>) -> Progress {

@@ -13,7 +13,7 @@ use runguard_core::detect::stall;
 use runguard_core::fingerprint::Volatile;
 use runguard_core::ledger::Cost;
 use runguard_core::run::service::{self, Books, ServicePermit, Spent, Told};
-use runguard_core::run::{self, Ask, Loops, Money, Stalls, Unanswered, reply};
+use runguard_core::run::{self, Ask, Gave, Loops, Money, Stalls, Unanswered, reply};
 use std::sync::{Arc, Mutex};
 
 const fn unanswered(fail_open: bool) -> Unanswered {
@@ -223,7 +223,8 @@ impl ServiceStalls {
         Self { stalls: Mutex::new(run::ServiceStalls::new(unanswered(fail_open))) }
     }
 
-    #[pyo3(signature = (session_id, tool, args, result, error, round))]
+    #[pyo3(signature = (session_id, tool, args, result, error, round, tokens))]
+    #[allow(clippy::too_many_arguments, reason = "they are Python's")]
     fn observe(
         &self,
         py: Python<'_>,
@@ -233,13 +234,14 @@ impl ServiceStalls {
         result: Option<&Bound<'_, PyAny>>,
         error: Option<&Bound<'_, PyAny>>,
         round: Option<u64>,
+        tokens: u64,
     ) -> PyResult<Question> {
         if tool.is_empty() {
             return Err(errors::invalid_input(py, "tool is empty: all calls without a name would count as one."));
         }
         let args = args.map(|args| values::arguments(tool, args, Volatile::NONE)).transpose()?;
         let outcome = Outcome::read(py, result, error)?;
-        let gave = outcome.gave(args.map_or(stall::Deed::Unknown, |(_, deed)| deed));
+        let gave = Gave { tokens, ..outcome.gave(args.map_or(stall::Deed::Unknown, |(_, deed)| deed)) };
         let args = args.map(|(fingerprint, _)| fingerprint);
         locked(&self.stalls, |stalls| stalls.observe(session_id, tool, args, gave, round)).map(Question::new)
     }

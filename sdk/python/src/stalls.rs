@@ -76,7 +76,7 @@ impl StallDetector {
     }
 
     /// Takes a call with what it gave. Never raises a trip; the verdict says what to do.
-    #[pyo3(signature = (tool, args = None, result = None, *, error = None, round = None, session_id = ""))]
+    #[pyo3(signature = (tool, args = None, result = None, *, error = None, round = None, tokens = 0, session_id = ""))]
     fn observe(
         &self,
         py: Python<'_>,
@@ -85,6 +85,7 @@ impl StallDetector {
         result: Option<&Bound<'_, PyAny>>,
         error: Option<&Bound<'_, PyAny>>,
         round: Option<u64>,
+        tokens: u64,
         session_id: &str,
     ) -> PyResult<Verdict> {
         if tool.is_empty() {
@@ -92,10 +93,14 @@ impl StallDetector {
         }
         let (args, deed) = args.map_or(Ok((0, Deed::Unknown)), |args| values::arguments(tool, args, Volatile::NONE))?;
         let outcome = Outcome::read(py, result, error)?;
-        let Gave { result, error, deed } = outcome.gave(deed);
+        let Gave { result, error, deed, .. } = outcome.gave(deed);
         let step = Step { tool, args, result, error: error.map(|error| error.fingerprint), round, deed };
         let now = clock::now();
-        Ok(Verdict::of(locked(&self.runs, |runs| runs.observe(session_id, step, now))?, tool))
+        let observe = |runs: &mut StallSessions| {
+            runs.spent(session_id, tokens, now);
+            runs.observe(session_id, step, now)
+        };
+        Ok(Verdict::of(locked(&self.runs, observe)?, tool))
     }
 
     /// Takes what the model said without calling anything.
@@ -154,7 +159,7 @@ impl Outcome {
 
     pub(crate) fn gave(&self, deed: Deed) -> Gave<'_> {
         let error = self.error.as_ref().map(|(text, fingerprint)| Failure { text, fingerprint: *fingerprint });
-        Gave { result: self.result, error, deed }
+        Gave { result: self.result, error, deed, tokens: 0 }
     }
 }
 
@@ -176,7 +181,9 @@ fn changed(settings: StallSettings, thresholds: &Bound<'_, PyDict>) -> PyResult<
     let mut all = serde_json::to_value(settings).map_err(|error| refused(&error))?;
     let given: Value = serde_json::from_str(&values::json(thresholds)?).map_err(|error| refused(&error))?;
     for (name, value) in given.as_object().into_iter().flatten() {
-        let ladder = LADDERS.iter().find_map(|ladder| Some((*ladder, name.strip_prefix(ladder)?.strip_prefix('_')?)));
+        let of = |ladder: &'static str| Some((ladder, name.strip_prefix(ladder)?.strip_prefix('_')?));
+        // Not everything that begins like a ladder is one of its rungs: `long_run_tokens`.
+        let ladder = LADDERS.into_iter().find_map(of).filter(|_| all.get(name).is_none());
         match (ladder, value) {
             (Some((ladder, rung)), value) => all[ladder][rung] = value.clone(),
             (None, Value::Object(rungs)) if LADDERS.contains(&name.as_str()) => {

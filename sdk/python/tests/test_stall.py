@@ -83,3 +83,13 @@ def test_in_a_run_the_nudge_comes_back_and_the_next_question_raises() -> None:
         with pytest.raises(StallDetectedError) as caught:
             question()
         assert (caught.value.rule, caught.value.count, caught.value.reason) == ("identical", 4, "stalled_identical")
+
+
+def test_a_run_that_used_many_tokens_is_long() -> None:
+    detector = StallDetector("coding", long_run_tokens=8_000, unmoved={"steer": 0, "block": 0, "stop": 0})
+
+    def check(number: int, tokens: int) -> str:
+        detector.observe("edit_file", {"path": "a.py", "text": str(number)}, "ok", tokens=tokens)
+        return detector.observe("bash", {"command": "pytest"}, f"failed: {number}", error=True).rung
+
+    assert [check(number, tokens) for number, tokens in enumerate((3_000, 3_000, 1_500, 600))] == ["go_on", "go_on", "steer", "stop"]

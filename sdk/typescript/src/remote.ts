@@ -99,7 +99,7 @@ export class RemoteStallDetector extends CoreObject {
     const round = outcome.round === undefined ? -1 : count('round', outcome.round)
     const texts = [this.#session(outcome.sessionId), text('tool', tool), argumentsToJson(args)]
     const lengths = writeOutcome(texts, result, outcome.error) as [number, number, number, number, number]
-    return this.#verdict(wasm.service_stall_observe(this.handle, ...lengths, round))
+    return this.#verdict(wasm.service_stall_observe(this.handle, ...lengths, round, count('tokens', outcome.tokens ?? 0)))
   }
 
   async message(said: string, sessionId?: string): Promise<Verdict> {

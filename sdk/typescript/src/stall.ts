@@ -44,6 +44,8 @@ export interface StallSettings {
   failing?: Ladder | undefined
   /** Calls of a run in which a check failed again after a change. */
   longRun?: Ladder | undefined
+  /** Tokens of such a run: with an eighth of them left the model is told, then the run is stopped; 0 is never. */
+  longRunTokens?: number | undefined
   /** Tools that wait for something. */
   polling?: readonly string[] | undefined
   /** Tools that change the world: after a success, trying again is a new experiment. */
@@ -69,6 +71,8 @@ export interface StepOutcome {
   error?: unknown
   /** Number of the model's turn: the same call twice in one turn counts once. */
   round?: number | undefined
+  /** Tokens the model read and wrote since the last call that was told: for `longRunTokens`. */
+  tokens?: number | undefined
   sessionId?: string | undefined
 }
 
@@ -91,7 +95,7 @@ export class StallDetector extends CoreObject {
     const round = outcome.round === undefined ? -1 : count('round', outcome.round)
     const texts = [session(outcome.sessionId), text('tool', tool), argumentsToJson(args)]
     const lengths = writeOutcome(texts, result, outcome.error) as [number, number, number, number, number]
-    return this.#verdict(wasm.stall_observe(this.handle, ...lengths, round, Date.now()))
+    return this.#verdict(wasm.stall_observe(this.handle, ...lengths, round, count('tokens', outcome.tokens ?? 0), Date.now()))
   }
 
   /** Takes what the model said without calling anything. */

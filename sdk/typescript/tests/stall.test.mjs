@@ -101,4 +101,13 @@ inBoth('StallDetector', ({ StallDetector, InvalidInputError }) => {
     detector.free()
     assert.throws(() => detector.observe('a'), /was freed/)
   })
+
+  it('takes a run that used many tokens for a long one', () => {
+    const detector = new StallDetector({ longRunTokens: 8_000, unmoved: { steer: 0, block: 0, stop: 0 } })
+    const check = (tokens, number) => {
+      detector.observe('edit_file', { path: 'a.py', text: String(number) }, 'ok', { tokens })
+      return detector.observe('bash', { command: 'pytest' }, undefined, { error: `failed: ${number}` }).rung
+    }
+    assert.deepEqual([3_000, 3_000, 1_500, 600].map(check), ['go_on', 'go_on', 'steer', 'stop'])
+  })
 })

@@ -330,6 +330,7 @@ impl Run {
 
     /// `spent` is what a service is told, which has prices of its own.
     fn settle(&mut self, held: Held, paid: Cost, unknown: Option<&UnknownModelError>, spent: Spent<'_>) -> Progress {
+        self.used(paid.tokens);
         match held {
             Held::Nothing => Progress::Done,
             Held::InProcess(reservation) => {

@@ -589,6 +589,8 @@ pub struct Gave<'a> {
     pub error: Option<Failure<'a>>,
     /// What the call does, as far as its arguments tell.
     pub deed: Deed,
+    /// Tokens the model used since the call before it, beside those that the run was told of.
+    pub tokens: u64,
 }
 
 /// What a call failed with.
@@ -632,7 +634,8 @@ impl ServiceStalls {
             .maybe("error", gave.error.map(|error| beginning(error.text)))
             .maybe("error_hash", gave.error.map(|error| fingerprint::hex(error.fingerprint)))
             .maybe("round", round.map(|round| round.to_string()))
-            .maybe("does", Some(gave.deed.text()).filter(|deed| !deed.is_empty()));
+            .maybe("does", Some(gave.deed.text()).filter(|deed| !deed.is_empty()))
+            .maybe("tokens", (gave.tokens > 0).then_some(gave.tokens));
         self.ask(body, tool)
     }
 

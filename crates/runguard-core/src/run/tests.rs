@@ -1,6 +1,7 @@
 //! What the stories of `sdk/stories.json` do not tell: services that are away.
 
 use super::*;
+use crate::detect::stall::{Ladder, StallSettings};
 use crate::ledger::Limits;
 use crate::prices::{Prompt, Usage};
 use crate::time::Span;
@@ -54,10 +55,39 @@ fn a_limit_that_renews_is_no_end() {
     assert_eq!((trip.message.as_str(), run.trip()), ("The tenant's budget for the day …", None));
 }
 
+/// What model calls used is told with what the next tool gave, once; in this process and to a service.
+#[test]
+fn the_tokens_of_model_calls_are_told_to_who_looks_for_stalls() {
+    let never = Ladder { steer: 0, block: 0, stop: 0 };
+    let sessions = StallSessions::new(StallSettings::default().unmoved(never).long_run_tokens(8_000)).unwrap();
+    let stalls = Stalls::InProcess(Arc::new(Mutex::new(sessions)));
+    let mut run = Run::new("run", Ceilings::default(), Loops::default(), Some(stalls), None);
+    let is_over = [3_000, 3_000, 1_500, 400, 101].map(|tokens| {
+        let _ = run.record(Cost::tokens(tokens - 1));
+        let _ = run.record_usage("m", &Usage::new(1, 0), || Ok(NanoDollars::ZERO));
+        let edit = Deed::of("edit_file", &json!({"path": "a.py", "text": tokens.to_string()}).to_string());
+        let _ = run.after_tool("edit_file", tokens, Gave { deed: edit, ..given(1) }, NOW);
+        let failed = Gave { error: Some(Failure { text: "failed", fingerprint: tokens }), ..Gave::default() };
+        let check = Deed::of("bash", r#"{"command":"pytest"}"#);
+        let _ = run.after_tool("bash", 7, Gave { deed: check, ..failed }, NOW);
+        run.trip().is_some()
+    });
+    assert_eq!(is_over, [false, false, false, false, true]);
+
+    let stalls = Stalls::Service(ServiceStalls::new(Unanswered::Passes));
+    let mut run = Run::new("run", Ceilings::default(), Loops::default(), Some(stalls), None);
+    let _ = run.record(Cost::tokens(3));
+    let told = ["3", "null"].map(|_| {
+        let Progress::Ask(ask) = run.after_tool("search", 7, given(1), NOW) else { panic!("a service is asked") };
+        serde_json::from_str::<Value>(&ask.question.body()).unwrap()["tokens"].clone()
+    });
+    assert_eq!(told, [json!(3), json!(null)]);
+}
+
 #[test]
 fn a_model_that_does_not_heed_what_it_is_told_is_stopped() {
     let tells = |run: &mut Run, times: u32| (0..times).all(|_| run.tell_repeat("search"));
-    let gave = Gave { result: Some(1), error: None, deed: Deed::Unknown };
+    let gave = Gave { result: Some(1), ..Gave::default() };
     let mut run = run_with(None, None);
     assert!(tells(&mut run, 5) && run.trip().is_none());
     let _ = run.after_tool("search", 7, gave, NOW);

@@ -143,7 +143,7 @@ impl<'a> Player<'a> {
                 let words = if step["error"] == true { Some("") } else { step["error"].as_str() };
                 let error = words.map(|text| Failure { text, fingerprint: error_fingerprint(text) });
                 let deed = Deed::of(text("tool"), &step["args"].to_string());
-                let gave = Gave { result: step["result"].as_str().map(result_fingerprint), error, deed };
+                let gave = Gave { result: step["result"].as_str().map(result_fingerprint), error, deed, tokens: 0 };
                 self.run.after_tool_of(step["agent"].as_str(), text("tool"), arguments(), gave, NOW)
             }
             "before_model" => self.run.before_model(NOW),

@@ -146,9 +146,10 @@ class RemoteStallDetector(StallDetector):
         *,
         error: Any = None,
         round: Optional[int] = None,
+        tokens: int = 0,
         session_id: str = "",
     ) -> _core.Verdict:
-        return self._verdict(self._kept.observe(session_id or self._own_id, tool, args, result, error, round))
+        return self._verdict(self._kept.observe(session_id or self._own_id, tool, args, result, error, round, tokens))
 
     def message(self, text: str, *, session_id: str = "") -> _core.Verdict:
         return self._verdict(self._kept.message(session_id or self._own_id, text))

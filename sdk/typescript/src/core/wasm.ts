@@ -78,6 +78,7 @@ interface Exports {
     result: number,
     error: number,
     round: number,
+    tokens: number,
     now: number,
   ): number
   stall_message(handle: number, session: number, text: number, now: number): number
@@ -127,7 +128,7 @@ interface Exports {
   service_loop_reset(handle: number, session: number): void
   service_stall_new(failOpen: number): number
   service_stall_free(handle: number): void
-  service_stall_observe(handle: number, session: number, tool: number, args: number, result: number, error: number, round: number): number
+  service_stall_observe(handle: number, session: number, tool: number, args: number, result: number, error: number, round: number, tokens: number): number
   service_stall_message(handle: number, session: number, text: number): number
   service_stall_user_message(handle: number, session: number): number
   service_budget_new(session: number, maxUsd: number, maxTokens: number, cap: number, failOpen: number): number

@@ -11,7 +11,7 @@ use runguard_core::fingerprint::of_text;
 use runguard_core::ledger::Limits;
 use runguard_core::run::service::{Rest, ServicePermit, Spent};
 use runguard_core::run::{
-    Loops, Money, Question, ServiceBudget, ServiceCircuit, ServiceLoops, ServiceStalls, ServiceTools, Stalls, Unanswered,
+    Gave, Loops, Money, Question, ServiceBudget, ServiceCircuit, ServiceLoops, ServiceStalls, ServiceTools, Stalls, Unanswered,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -101,13 +101,22 @@ fn of_stalls(handle: u32, question: impl FnOnce(&mut ServiceStalls) -> Question)
 
 /// `result` and `error` are lengths, below 0 when there is none; `round` is below 0 when it is not known.
 #[unsafe(no_mangle)]
-pub extern "C" fn service_stall_observe(handle: u32, session: usize, tool: usize, args: usize, result: i32, error: i32, round: f64) -> i32 {
+pub extern "C" fn service_stall_observe(
+    handle: u32,
+    session: usize,
+    tool: usize,
+    args: usize,
+    result: i32,
+    error: i32,
+    round: f64,
+    tokens: f64,
+) -> i32 {
     let lengths = [session, tool, args, length(result), length(error)];
     with_texts(lengths, |[session, tool, args, result_text, error_text]| match of_text(args) {
         Ok(arguments) => {
             let (gave, round) =
                 (gave(result, result_text, error, error_text, Deed::of(tool, args)), (round >= 0.0).then_some(round as u64));
-            of_stalls(handle, |stalls| stalls.observe(session, tool, Some(arguments), gave, round))
+            of_stalls(handle, |stalls| stalls.observe(session, tool, Some(arguments), Gave { tokens: tokens as u64, ..gave }, round))
         }
         Err(problem) => refuse(problem),
     })

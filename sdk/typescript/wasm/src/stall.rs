@@ -24,6 +24,7 @@ pub(crate) fn shared(handle: u32) -> Option<Stalls> {
 pub(crate) fn gave<'a>(result: i32, result_text: &str, error: i32, error_text: &'a str, deed: Deed) -> Gave<'a> {
     Gave {
         deed,
+        tokens: 0,
         result: (result >= 0).then(|| result_fingerprint(result_text)),
         error: (error >= 0).then(|| Failure { text: error_text, fingerprint: error_fingerprint(error_text) }),
     }
@@ -96,6 +97,7 @@ pub extern "C" fn stall_observe(
     result: i32,
     error: i32,
     round: f64,
+    tokens: f64,
     now: f64,
 ) -> i32 {
     with_texts([session, tool, args, length(result), length(error)], |[session, tool, args, result_text, error_text]| {
@@ -104,10 +106,13 @@ pub extern "C" fn stall_observe(
             Ok(args) => args,
             Err(problem) => return refuse(problem),
         };
-        let Gave { result, error, deed } = gave(result, result_text, error, error_text, deed);
+        let Gave { result, error, deed, .. } = gave(result, result_text, error, error_text, deed);
         let error = error.map(|error| error.fingerprint);
         let step = Step { tool, args, result, error, round: (round >= 0.0).then_some(round as u64), deed };
-        with_watcher(handle, |watcher| say(watcher.observe(session, step, millis(now)), tool))
+        with_watcher(handle, |watcher| {
+            watcher.spent(session, tokens as u64, millis(now));
+            say(watcher.observe(session, step, millis(now)), tool)
+        })
     })
 }
 
