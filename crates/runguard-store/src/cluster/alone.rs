@@ -13,8 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::RwLock;
 
-/// Read at a time to be brought home: the more, the more of them are of one state.
-const ROWS_AT_ONCE: usize = 8_000;
+const ROWS_AT_ONCE: usize = 2_000;
 
 /// The node's own store for the time alone.
 #[derive(Debug, Clone)]

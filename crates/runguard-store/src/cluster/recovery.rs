@@ -4,24 +4,21 @@
 //! Back: it learns whether anything was lost. A database that was emptied is filled again from the log, by one node, before anyone
 //! decides on it. Then what was decided alone is brought home: its events are applied to the shared states, its rows logged.
 
-use crate::cluster::cells::{Wanted, WantedRows, name_of, number_of};
+use crate::cluster::cells::{Wanted, WantedRows, name_of};
 use crate::cluster::entry::{self, encode_row};
 use crate::cluster::importer::{self, import_once};
 use crate::cluster::link::{About, CellName, EntryId, LinkError, OTHER_SECRET, Put, Swap, SwapCell, Swapped, Value};
 use crate::cluster::log::{Positions, as_kept};
 use crate::cluster::unconfirmed::Progress;
-use crate::cluster::{CATCH_UP, FLUSH, Inner, Noted, OUTRUN, Shared, endpoint_note, from_the_start};
+use crate::cluster::{CATCH_UP, FLUSH, Inner, Noted, endpoint_note, from_the_start};
 use crate::error::StoreError;
 use crate::key::{Family, Names};
 use crate::log::{Happened, Order, RowFilter, RowWithEffects, encode_happened, happened};
 use crate::store::{Cell, Change, FEW, View};
-use futures_util::future::join_all;
-use futures_util::stream::{self, StreamExt as _};
-use hashbrown::HashMap;
 use runguard_core::row::{Kind, Outcome, Row};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -34,14 +31,8 @@ const BUILD_LEASE: Duration = Duration::from_secs(6);
 const GRACE: Duration = Duration::from_secs(1);
 /// Cells written in one call.
 const CELLS_AT_ONCE: usize = 500;
-/// Rows of one state in one swap.
+/// Rows in one swap.
 const ROWS_OF_SWAP: usize = 500;
-/// Rows of several states in one swap. The more, the less a row costs the database; and the likelier it is that another node is at one of
-/// the states, and all of them are tried again: so often together, then by themselves.
-const ROWS_TOGETHER: usize = 32;
-const TRIES_TOGETHER: u32 = 3;
-/// Parcels made ready at a time.
-const PARCELS_AT_ONCE: usize = 64;
 /// Where it is noted that the states were built: no state's name has this number.
 const BUILT: u128 = 0;
 /// In each partition: from here on rows that are sent again are too late for the states.
@@ -602,20 +593,11 @@ async fn bring_unknown(inner: &Inner, mut rows: Vec<RowWithEffects>, doubtful: b
         let (_, back) = split_known(inner, take_back(inner, known).await?).await?;
         rows = unknown.into_iter().chain(back).collect();
     }
-    let parcels = parcels_of(groups_of(inner, rows));
-    let has_failed = &AtomicBool::new(false);
-    // While some are on their way the next are made ready.
-    let on_their_way = parcels.chunks(PARCELS_AT_ONCE).map(|some| async move {
-        if has_failed.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let brought = bring_parcels(inner, some).await;
-        has_failed.fetch_or(brought.is_err(), Ordering::Relaxed);
-        brought
-    });
-    let on_their_way: Vec<_> = on_their_way.collect();
-    // What was begun is waited for, also when some of it failed: it must not arrive after somebody has looked what did.
-    let brought: Vec<Result<(), StoreError>> = stream::iter(on_their_way).buffered(2).collect().await;
+    // Last: what the log does not have may have been erased from it.
+    let erased = Erasures::read(inner).await?;
+    rows.retain(|RowWithEffects { row, .. }| !erased.took(row));
+    let groups = groups_of(inner, rows);
+    let brought = futures_util::future::join_all(groups.iter().map(|group| bring(inner, group))).await;
     brought.into_iter().collect()
 }
 
@@ -653,8 +635,6 @@ async fn take_back(inner: &Inner, refused: Vec<RowWithEffects>) -> Result<Vec<Ro
 struct Kept {
     logged: RowWithEffects,
     effects: Vec<Happened>,
-    /// The cell of each effect.
-    names: SmallVec<[CellName; FEW]>,
 }
 
 /// Rows that touch the same cells, directly or through others, in their order: each group can go without the others.
@@ -667,19 +647,17 @@ fn groups_of(inner: &Inner, rows: Vec<RowWithEffects>) -> Vec<Vec<Kept>> {
     }
     // Each row's group is named by one of its rows.
     let mut joined: Vec<usize> = (0..rows.len()).collect();
-    let mut last_on: HashMap<u128, usize> = HashMap::with_capacity(rows.len());
+    let mut last_on: BTreeMap<CellName, usize> = BTreeMap::new();
     let mut kept: Vec<Kept> = Vec::with_capacity(rows.len());
     for (index, logged) in rows.into_iter().enumerate() {
         let effects = logged.happened();
-        let names: SmallVec<[CellName; FEW]> =
-            cells_of(inner, &logged.row.tenant, &effects).iter().map(|cell| name_of(cell, inner.partitions)).collect();
-        for name in &names {
-            if let Some(earlier) = last_on.insert(number_of(name), index) {
+        for cell in cells_of(inner, &logged.row.tenant, &effects) {
+            if let Some(earlier) = last_on.insert(name_of(&cell, inner.partitions), index) {
                 let (earlier, here) = (first_of(&joined, earlier), first_of(&joined, index));
                 joined[earlier.max(here)] = earlier.min(here);
             }
         }
-        kept.push(Kept { logged, effects, names });
+        kept.push(Kept { logged, effects });
     }
     let mut groups: BTreeMap<usize, Vec<Kept>> = BTreeMap::new();
     for (index, kept) in kept.into_iter().enumerate() {
@@ -688,105 +666,56 @@ fn groups_of(inner: &Inner, rows: Vec<RowWithEffects>) -> Vec<Vec<Kept>> {
     groups.into_values().collect()
 }
 
-/// Small groups of one partition, several in a parcel.
-fn parcels_of(groups: Vec<Vec<Kept>>) -> Vec<Vec<Vec<Kept>>> {
-    let mut parcels: Vec<Vec<Vec<Kept>>> = Vec::new();
-    // Of each partition: the parcel that has room, and how many rows are in it.
-    let mut open: HashMap<u16, (usize, usize)> = HashMap::new();
-    for group in groups {
-        let partition = group.iter().find_map(|kept| kept.names.first()).map_or(0, CellName::partition);
-        if let Some((parcel, rows)) = open.get_mut(&partition).filter(|(_, rows)| rows + group.len() <= ROWS_TOGETHER) {
-            *rows += group.len();
-            parcels[*parcel].push(group);
-        } else {
-            open.insert(partition, (parcels.len(), group.len()));
-            parcels.push(vec![group]);
-        }
-    }
-    parcels
-}
-
-async fn bring_parcels(inner: &Inner, parcels: &[Vec<Vec<Kept>>]) -> Result<(), StoreError> {
-    // Last: what the log does not have may have been erased from it.
-    let erased = Erasures::read(inner).await?;
-    let parcels: Vec<_> = parcels.iter().map(|parcel| bring_parcel(inner, parcel, &erased)).collect();
-    join_all(parcels).await.into_iter().collect()
-}
-
-async fn bring_parcel(inner: &Inner, parcel: &[Vec<Kept>], erased: &Erasures) -> Result<(), StoreError> {
-    let groups = parcel.iter().map(|group| group.iter().filter(|kept| !erased.took(&kept.logged.row)).collect());
-    let left: Vec<Vec<&Kept>> = groups.filter(|group: &Vec<&Kept>| !group.is_empty()).collect();
-    if left.len() > 1 && bring(inner, &left.concat(), TRIES_TOGETHER).await? {
-        return Ok(());
-    }
-    let alone: Vec<_> = left.iter().map(|group| bring_group(inner, group)).collect();
-    join_all(alone).await.into_iter().collect()
-}
-
-async fn bring_group(inner: &Inner, group: &[&Kept]) -> Result<(), StoreError> {
+/// Applies what rows did to the shared states, one after the other, and logs them.
+async fn bring(inner: &Inner, group: &[Kept]) -> Result<(), StoreError> {
     for some in group.chunks(ROWS_OF_SWAP) {
-        if !bring(inner, some, u32::MAX).await? {
-            return Err(StoreError::Write(OUTRUN.into()));
+        let mut cells: Vec<Cell<'_>> = Vec::new();
+        // Of each row's effects: which of the cells.
+        let mut places: Vec<Vec<usize>> = Vec::with_capacity(some.len());
+        let mut place_of: BTreeMap<CellName, usize> = BTreeMap::new();
+        for Kept { logged, effects } in some {
+            let touched = cells_of(inner, &logged.row.tenant, effects).into_iter().map(|cell| {
+                *place_of.entry(name_of(&cell, inner.partitions)).or_insert_with(|| {
+                    cells.push(cell);
+                    cells.len() - 1
+                })
+            });
+            places.push(touched.collect());
         }
+        let mut bytes = Vec::new();
+        for (Kept { logged, .. }, places) in some.iter().zip(&places) {
+            inner.note(&places.iter().map(|place| cells[*place]).collect::<Vec<_>>()).await;
+            bytes.extend(encode_row(&logged.row, &logged.effects)?);
+        }
+        let first_id = some.first().map(|kept| kept.logged.row.id.clone()).unwrap_or_default();
+        let home = |view: &View<'_>| {
+            let mut states: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
+            for (Kept { logged, effects }, places) in some.iter().zip(&places) {
+                for (effect, place) in effects.iter().zip(places) {
+                    let before = states.get(place).map(Vec::as_slice).or_else(|| view.get(*place));
+                    if let Some(state) = (inner.rules.replay)(effect.slot, before, &effect.events, logged.row.at) {
+                        states.insert(*place, state);
+                    }
+                }
+            }
+            // The rows say what happened: the events are in their effects.
+            let changes = states.into_iter().map(|(cell, state)| Change { cell, events: Vec::new(), state }).collect();
+            let rows = WantedRows::Kept { first_id: first_id.clone(), count: some.len(), bytes: bytes.clone() };
+            ((), Some(Wanted { rows, changes }))
+        };
+        inner.share(&cells, home).await?.ok_or_else(|| StoreError::Write("the shared state is away again".into()))?;
     }
     Ok(())
 }
 
-/// Applies what rows did to the shared states, one after the other, and logs them: all or none. `false`: others were faster, each time.
-async fn bring(inner: &Inner, some: &[&Kept], tries: u32) -> Result<bool, StoreError> {
-    let mut cells: Vec<Cell<'_>> = Vec::new();
-    // Of each row's effects: which of the cells.
-    let mut places: Vec<SmallVec<[usize; FEW]>> = Vec::with_capacity(some.len());
-    let mut place_of: HashMap<u128, usize> = HashMap::with_capacity(some.len());
-    for Kept { logged, effects, names } in some {
-        let touched = cells_of(inner, &logged.row.tenant, effects).into_iter().zip(names).map(|(cell, name)| {
-            *place_of.entry(number_of(name)).or_insert_with(|| {
-                cells.push(cell);
-                cells.len() - 1
-            })
-        });
-        places.push(touched.collect());
-    }
-    let mut bytes = Vec::new();
-    for (Kept { logged, .. }, places) in some.iter().zip(&places) {
-        inner.note(&places.iter().map(|place| cells[*place]).collect::<SmallVec<[Cell<'_>; FEW]>>()).await;
-        bytes.extend(encode_row(&logged.row, &logged.effects)?);
-    }
-    let first_id = some.first().map(|kept| kept.logged.row.id.clone()).unwrap_or_default();
-    let home = |view: &View<'_>| {
-        let mut states: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
-        for (Kept { logged, effects, .. }, places) in some.iter().zip(&places) {
-            for (effect, place) in effects.iter().zip(places) {
-                let before = states.get(place).map(Vec::as_slice).or_else(|| view.get(*place));
-                if let Some(state) = (inner.rules.replay)(effect.slot, before, &effect.events, logged.row.at) {
-                    states.insert(*place, state);
-                }
-            }
-        }
-        // The rows say what happened: the events are in their effects.
-        let changes = states.into_iter().map(|(cell, state)| Change { cell, events: Vec::new(), state }).collect();
-        let rows = WantedRows::Kept { first_id: first_id.clone(), count: some.len(), bytes: bytes.clone() };
-        ((), Some(Wanted { rows, changes }))
-    };
-    match inner.share_within(tries, &cells, home).await? {
-        Shared::Done(()) => Ok(true),
-        Shared::Outrun => Ok(false),
-        Shared::Away => Err(StoreError::Write("the shared state is away again".into())),
-    }
-}
-
 /// Brings what was decided alone to the others, oldest first.
 async fn bring_home(inner: &Inner, homecoming: &mut Homecoming) -> Result<(), StoreError> {
-    let mut ahead: Option<Vec<RowWithEffects>> = None;
     loop {
         let local = inner.alone.open.read().await.clone();
         let Some(local) = local else { return Ok(()) };
-        let found = match ahead.take().filter(|found| !found.is_empty()) {
-            Some(found) => found,
-            None => local.rows_with_effects(homecoming.brought).await?,
-        };
+        let found = local.rows_with_effects(homecoming.brought).await?;
+        drop(local);
         let Some(last) = found.last().map(|kept| kept.row.seq) else {
-            drop(local);
             if inner.alone.close_if_empty(homecoming.brought).await? {
                 return Ok(());
             }
@@ -795,10 +724,7 @@ async fn bring_home(inner: &Inner, homecoming: &mut Homecoming) -> Result<(), St
         let count = found.len() as u64;
         // While this is under way some may arrive and others not.
         let doubtful = std::mem::replace(&mut homecoming.doubtful, true);
-        // The next are read while these are on their way.
-        let (brought, next) = futures_util::future::join(bring_unknown(inner, found, doubtful), local.rows_with_effects(Some(last))).await;
-        brought?;
-        ahead = next.ok();
+        bring_unknown(inner, found, doubtful).await?;
         (homecoming.doubtful, homecoming.brought) = (doubtful, Some(last));
         inner.alone.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| Some(waiting.saturating_sub(count))).ok();
         say_what_waits(inner).await.map_err(|error| StoreError::Write(error.to_string()))?;
