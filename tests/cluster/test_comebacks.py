@@ -286,7 +286,7 @@ def test_nodes_that_differ_and_a_redis_that_evicts_are_seen(cluster):
         return node.client().get("/readyz").json["cluster"]["warnings"]
 
     until(lambda: [measured(node, "runguard_nodes_with_other_settings") for node in nodes] == [1, 1, 2], "the other settings to be seen", 30)
-    assert measured(nodes[0], "runguard_nodes") == 3
+    until(lambda: measured(nodes[0], "runguard_nodes") == 3, "all nodes to be seen", 30)
     assert measured(nodes[0], "runguard_settings_hash") == measured(nodes[1], "runguard_settings_hash") != measured(nodes[2], "runguard_settings_hash")
     assert measured(nodes[0], "runguard_nodes_with_other_keys") == 0
     assert warnings(nodes[0]) == ["settings_differ"]
