@@ -167,7 +167,6 @@ impl Follow for OneOfMany {
 /// Looks and tells, as long as the node lives.
 pub(crate) async fn run(inner: &Inner) {
     let mut said: Option<(Fingerprints, Instant)> = None;
-    let began = Instant::now();
     loop {
         // Also while its states cannot be used: that it throws them away may be why.
         if let Ok(condition) = inner.link.condition().await {
@@ -175,9 +174,7 @@ pub(crate) async fn run(inner: &Inner) {
         }
         if !inner.health.is_away() {
             let mine = *lock(&inner.roster.mine);
-            // Those that start together learn of each other soon.
-            let is_new = began.elapsed() < SAY_EVERY;
-            let is_due = |mine: Fingerprints| said.is_none_or(|(said, at)| said != mine || is_new || at.elapsed() >= SAY_EVERY);
+            let is_due = |mine: Fingerprints| said.is_none_or(|(said, at)| said != mine || at.elapsed() >= SAY_EVERY);
             if let Some(mine) = mine.filter(|mine| is_due(*mine))
                 && say(inner, Some(mine)).await.is_ok()
             {
