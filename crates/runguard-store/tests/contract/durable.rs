@@ -100,6 +100,20 @@ async fn what_nobody_waits_for_is_written_all_the_same() {
     assert_eq!((sum(&toy.store, "s").await, all_rows(&toy.store).await.len()), (2, 2));
 }
 
+/// Nobody hears of a decision that could still be taken back, not even who keeps nothing.
+#[tokio::test]
+async fn an_answer_that_keeps_nothing_waits_for_what_it_was_decided_upon() {
+    let toy = Toy::new();
+    let cells = [summed(key("s"))];
+    let keep = |view: &View<'_>| Decided::Keep((), Written { row: row("s"), changes: one_more(view, 1) });
+    let ((), kept) = toy.store.decide(&cells, keep).await.unwrap();
+    assert_eq!(all_rows(&toy.store).await.len(), 0, "nobody has waited for it");
+    let ((), seen) = toy.store.decide(&cells, |_| Decided::Reply(())).await.unwrap();
+    seen.wait().await.unwrap();
+    assert_eq!(all_rows(&toy.store).await.len(), 1);
+    kept.wait().await.unwrap();
+}
+
 /// What may happen to the second file while the store is closed.
 fn losses() -> Vec<(&'static str, fn(&Path))> {
     fn scribble(folder: &Path, from: usize) {
