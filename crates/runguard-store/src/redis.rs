@@ -11,7 +11,7 @@ mod server;
 
 use crate::cluster::SharedClock;
 use crate::cluster::link::{
-    About, CellName, Condition, EntryId, Link, LinkError, Put, STATES_ANEW, Said, Swap, Swapped, Value, names_of, settle_chains,
+    About, CellName, Condition, EntryId, Link, LinkError, Met, Put, STATES_ANEW, Said, Swap, Swapped, Value, names_of, settle_chains,
 };
 use crate::key::Names;
 use address::{Address, Kind};
@@ -181,7 +181,7 @@ pub struct RedisLink {
 /// The database as this node last met it.
 #[derive(Default)]
 struct Known {
-    generation: Option<u64>,
+    met: Met,
     /// Which set of states counts: one that came back older than it was begins another. The first has no name.
     states: String,
     /// The last entry of each partition's stream that this node, or the log, knows of.
@@ -353,7 +353,7 @@ impl RedisLink {
             let known = self.known();
             let wrote = self.keys.wrote(home.partition(), self.writer);
             let call = ScriptCall::write(&self.keys, wrote, &known.states, home, self.stream_limit, swaps);
-            (call, known.generation, known.fences.get(&home.partition()).cloned().unwrap_or_default())
+            (call, known.met.generation(), known.fences.get(&home.partition()).cloned().unwrap_or_default())
         };
         let deadline = self.clock.get().map_or_else(String::new, |clock| {
             let waits = i64::try_from((self.timeout + LATE).as_millis()).unwrap_or(i64::MAX);
@@ -752,7 +752,7 @@ impl Link for RedisLink {
 
     fn has_read(&self, generation: u64, positions: &[(u16, EntryId)]) {
         let mut known = self.known();
-        if known.generation != Some(generation) {
+        if !known.met.is(generation) {
             return;
         }
         for (partition, end) in positions {
@@ -828,14 +828,14 @@ impl Link for RedisLink {
             }
             let (is_older, lines) = self.came_back_older().await?;
             let mut known = self.known();
-            if known.generation == Some(*generation) && is_older {
+            if known.met.is_put_back(*generation, is_older) {
                 (lost, states_anew) = (Some(*generation), STATES_ANEW.to_string());
                 continue;
             }
-            if known.generation != Some(*generation) {
+            if known.met.meet(*generation) {
                 (known.ends, known.wrote) = (vec![EntryId::default(); usize::from(self.partitions)], BTreeMap::new());
             }
-            (known.generation, known.states, known.lines) = (Some(*generation), states, lines);
+            (known.states, known.lines) = (states, lines);
             drop(known);
             return Ok(About { format: *format as u32, partitions: mine.partitions, generation: *generation, secret });
         }

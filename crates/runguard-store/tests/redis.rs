@@ -375,6 +375,29 @@ async fn an_emptied_server_is_noticed_before_anything_is_decided_on_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_whose_place_another_had_taken_is_not_the_same_when_it_is_back() {
+    let server = RedisServer::start();
+    let link = open(&server.url()).await;
+    assert_eq!(link.about(about(7)).await.unwrap().generation, 7);
+    let key = server.cli(&["KEYS", "*about*"]);
+    assert_eq!(server.cli(&["RENAME", &key, "kept"]), "OK");
+    assert_eq!(link.about(about(8)).await.unwrap().generation, 8);
+    // A replica that has nothing of what was written since, not even that it was emptied.
+    assert_eq!(server.cli(&["RENAME", "kept", &key]), "OK");
+    assert_eq!(link.about(about(9)).await.unwrap().generation, 9, "its states are of a time before");
+    assert_eq!(link.about(about(10)).await.unwrap().generation, 9);
+
+    let model = ModelLink::new(4, 10, 5000);
+    assert_eq!(model.about(about(7)).await.unwrap().generation, 7);
+    let replica = model.replica();
+    model.empty();
+    assert_eq!(model.about(about(8)).await.unwrap().generation, 8);
+    model.fail_over(replica);
+    assert_eq!(model.about(about(9)).await.unwrap().generation, 9);
+    assert_eq!(model.about(about(10)).await.unwrap().generation, 9);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cells_and_leases_end_with_their_time() {
     let server = RedisServer::start();
     let link = open(&server.url()).await;

@@ -6,7 +6,7 @@
 
 use crate::files::private_file;
 use crate::key::{Names, SECRET_BYTES};
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::path::Path;
@@ -161,6 +161,40 @@ impl About {
     }
 }
 
+/// The databases that a node was told of.
+#[derive(Debug, Default)]
+pub(crate) struct Met {
+    generation: Option<u64>,
+    /// Those whose place another took. What the node knew of their streams went with them, so one that is back is known by its name.
+    left: VecDeque<u64>,
+}
+
+impl Met {
+    pub(crate) fn generation(&self) -> Option<u64> {
+        self.generation
+    }
+
+    pub(crate) fn is(&self, generation: u64) -> bool {
+        self.generation == Some(generation)
+    }
+
+    /// Whether this one was put back to an earlier state. `is_older`: it lacks what is known of the one that is met now.
+    pub(crate) fn is_put_back(&self, generation: u64, is_older: bool) -> bool {
+        self.left.contains(&generation) || (self.is(generation) && is_older)
+    }
+
+    /// Whether it is another than before.
+    pub(crate) fn meet(&mut self, generation: u64) -> bool {
+        let before = self.generation.replace(generation);
+        if before == Some(generation) {
+            return false;
+        }
+        self.left.extend(before);
+        self.left.drain(..self.left.len().saturating_sub(MOST_LEFT));
+        true
+    }
+}
+
 pub(crate) fn names_of(secret: &str) -> Option<Names> {
     if secret.is_empty() {
         return Some(Names::PLAIN);
@@ -200,6 +234,9 @@ pub async fn agree_on_names(link: &impl Link, kept: Option<Names>, fresh: Names,
     let found = names_of(&about.secret).ok_or_else(|| LinkError::NotOurs("its secret cannot be read".into()))?;
     if kept.is_some_and(|kept| kept != found) { Err(LinkError::NotOurs(OTHER_SECRET.to_owned())) } else { Ok(found) }
 }
+
+/// Databases remembered that are not the one any more.
+const MOST_LEFT: usize = 16;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
@@ -302,7 +339,7 @@ pub trait Link: Send + Sync + fmt::Debug + 'static {
     fn is_older(&self) -> impl Future<Output = Result<bool, LinkError>> + Send;
 
     /// What the database says of itself; creates it with `mine` when it is empty (once, whoever comes first). One that
-    /// [is older](Link::is_older) than it was gets another generation, and has no states. From here
+    /// [is older](Link::is_older) than it was, or whose place another had taken, gets another generation, and has no states. From here
     /// on every swap checks that it is the same database, on a connection on which this was seen: [`LinkError::is_emptied`].
     fn about(&self, mine: About) -> impl Future<Output = Result<About, LinkError>> + Send;
 

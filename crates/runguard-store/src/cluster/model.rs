@@ -4,7 +4,7 @@
 //! set by whoever owns it, nothing happens but in a call, and there are no threads.
 
 use super::link::{
-    About, CellName, Condition, EntryId, Link, LinkError, Put, STATES_ANEW, Said, Swap, SwapCell, Swapped, Token, Value, settle_chains,
+    About, CellName, Condition, EntryId, Link, LinkError, Met, Put, STATES_ANEW, Said, Swap, SwapCell, Swapped, Token, Value, settle_chains,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,8 +17,7 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub struct ModelLink {
     shared: Arc<Shared>,
-    /// The generation this node was told of.
-    known: Mutex<Option<u64>>,
+    met: Mutex<Met>,
     /// Where each stream was seen to end.
     ends: Mutex<BTreeMap<u16, EntryId>>,
     /// Names this node's count of what it wrote.
@@ -111,7 +110,7 @@ impl ModelLink {
 
     fn of(shared: Arc<Shared>) -> Self {
         let writer = shared.writers.fetch_add(1, Ordering::Relaxed);
-        Self { shared, known: Mutex::default(), ends: Mutex::default(), writer, wrote: Mutex::default(), looks_back: true }
+        Self { shared, met: Mutex::default(), ends: Mutex::default(), writer, wrote: Mutex::default(), looks_back: true }
     }
 
     pub fn millis(&self) -> i64 {
@@ -199,7 +198,7 @@ impl ModelLink {
         }
         let now = self.millis();
         let mut model = lock(&self.shared.model);
-        if let Some(known) = *lock(&self.known)
+        if let Some(known) = lock(&self.met).generation()
             && model.about.as_ref().is_none_or(|about| about.generation != known)
         {
             return Err(LinkError::emptied());
@@ -354,7 +353,7 @@ impl Link for ModelLink {
     }
 
     fn has_read(&self, generation: u64, positions: &[(u16, EntryId)]) {
-        if *lock(&self.known) == Some(generation) {
+        if lock(&self.met).is(generation) {
             self.reached(positions);
         }
     }
@@ -386,16 +385,12 @@ impl Link for ModelLink {
         let is_older = self.is_older().await?;
         let mut model = lock(&self.shared.model);
         let mut about = model.about.get_or_insert_with(|| mine.clone()).clone();
-        let known = *lock(&self.known);
-        if known == Some(about.generation) && is_older {
+        let mut met = lock(&self.met);
+        if self.looks_back && met.is_put_back(about.generation, is_older) {
             (about.generation, about.format) = (mine.generation, STATES_ANEW);
             (model.about, model.cells) = (Some(about.clone()), BTreeMap::new());
         }
         drop(model);
-        if known != Some(about.generation) {
-            lock(&self.ends).clear();
-            *lock(&self.wrote) = 0;
-        }
         let is_too_new = about.format == STATES_ANEW && !self.looks_back;
         if is_too_new || !mine.takes(u64::from(about.format), u64::from(about.partitions)) {
             return Err(LinkError::NotOurs(format!(
@@ -403,7 +398,10 @@ impl Link for ModelLink {
                 about.format, about.partitions, mine.format, mine.partitions
             )));
         }
-        *lock(&self.known) = Some(about.generation);
+        if met.meet(about.generation) {
+            lock(&self.ends).clear();
+            *lock(&self.wrote) = 0;
+        }
         Ok(about)
     }
 
