@@ -98,6 +98,8 @@ impl Taped {
 pub(crate) struct Record {
     pub(crate) weather: Weather,
     pub(crate) server: ServerState,
+    /// It answers every write with an error.
+    refuses: bool,
     /// Nodes that cannot be reached.
     pub(crate) cut: BTreeSet<usize>,
     pub(crate) tape: Vec<Taped>,
@@ -155,6 +157,7 @@ impl Network {
         let record = Record {
             weather,
             server: ServerState::Up,
+            refuses: false,
             cut: BTreeSet::new(),
             tape: Vec::new(),
             on_tape: BTreeSet::new(),
@@ -200,13 +203,21 @@ impl Network {
     pub(crate) fn calm(&self) {
         let mut record = self.record();
         record.weather = Weather { lost_requests: 0, lost_answers: 0, repeated: 0, very_late: 0, ..record.weather };
-        record.server = ServerState::Up;
+        (record.server, record.refuses) = (ServerState::Up, false);
         record.cut.clear();
         let now = self.database.millis();
         record.cuts.iter_mut().for_each(|(_, _, until)| *until = now.min(*until));
         record.outages.iter_mut().for_each(|(_, until)| *until = now.min(*until));
         drop(record);
         self.log.set_log_fault(LogFault::Sound);
+    }
+
+    pub(crate) fn set_refuses(&self, refuses: bool) {
+        self.record().refuses = refuses;
+    }
+
+    fn take_writes(&self) -> Result<(), LinkError> {
+        if self.record().refuses { Err(LinkError::Refused("its memory is full".into())) } else { Ok(()) }
     }
 
     pub(crate) fn go_down(&self) {
@@ -535,6 +546,7 @@ impl Link for Line {
                     if network.database.millis() > deadline && !is_before {
                         return Err(LinkError::Away("it arrived too late".into()));
                     }
+                    network.take_writes()?;
                     let names: BTreeSet<CellName> = sent.iter().flat_map(|swap| &swap.cells).map(|cell| cell.name.clone()).collect();
                     let names: Vec<CellName> = names.into_iter().collect();
                     let values = link.load(names.clone()).await?;
@@ -614,7 +626,15 @@ impl Link for Line {
         if self.is_before() {
             return Ok(());
         }
-        self.plain(|link| async move { link.fence().await }).await
+        let network = self.network.clone();
+        self.plain(move |link| {
+            let network = network.clone();
+            async move {
+                network.take_writes()?;
+                link.fence().await
+            }
+        })
+        .await
     }
 
     async fn is_older(&self) -> Result<bool, LinkError> {

@@ -175,6 +175,8 @@ enum Fault {
     StartAway,
     LogAway,
     LogAnswersLost,
+    /// The server takes no writes for a while: its memory is full.
+    Refuses,
 }
 
 /// What a run came to.
@@ -426,7 +428,8 @@ impl World {
                 88..91 => Fault::LogAway,
                 91..94 => Fault::StartAway,
                 94..97 => Fault::Older,
-                _ => Fault::LogAnswersLost,
+                97..99 => Fault::LogAnswersLost,
+                _ => Fault::Refuses,
             };
             // The version before does not see that a database is older than it was: it promises nothing then.
             let fault = if self.is_mixed && matches!(fault, Fault::Older) { Fault::FailOver } else { fault };
@@ -483,6 +486,13 @@ impl World {
                 self.network.come_up();
             }
             Fault::Reset => self.network.record().broken += 1,
+            Fault::Refuses => {
+                self.network.set_refuses(true);
+                tokio::spawn(async move {
+                    tokio::time::sleep(lasts).await;
+                    self.network.set_refuses(false);
+                });
+            }
             Fault::StartAway => {
                 self.network.go_down();
                 self.crash(node);

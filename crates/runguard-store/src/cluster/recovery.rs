@@ -15,9 +15,11 @@ use crate::error::StoreError;
 use crate::key::{Family, Names};
 use crate::log::{Happened, Order, RowFilter, RowWithEffects, encode_happened, happened};
 use crate::store::{Cell, Change, FEW, View};
+use futures_util::{StreamExt as _, TryStreamExt as _};
 use runguard_core::row::{Kind, Outcome, Row};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -31,6 +33,8 @@ const BUILD_LEASE: Duration = Duration::from_secs(6);
 const GRACE: Duration = Duration::from_secs(1);
 /// Cells written in one call.
 const CELLS_AT_ONCE: usize = 500;
+/// Questions to the log that are under way together.
+const QUESTIONS_AT_ONCE: usize = 16;
 /// Rows in one swap.
 const ROWS_OF_SWAP: usize = 500;
 /// Where it is noted that the states were built: no state's name has this number.
@@ -40,6 +44,8 @@ const CLOSED: u128 = 1;
 /// The nodes that have rows to bring home, and how long each may take to say so again.
 const BEHIND: u128 = 2;
 const SAID_FOR_MILLIS: i64 = 20_000;
+/// Well before that.
+const SAY_AGAIN: Duration = Duration::from_secs(5);
 /// The server's start since which all nodes have had the time to say what they decided alone before. The numbers between are taken.
 const SETTLED: u128 = 6;
 /// After a time away: so long it takes until every node has seen that the database is back, and says what it decided meanwhile.
@@ -85,14 +91,14 @@ pub(crate) async fn run_homecoming(inner: &Inner) {
         if !inner.health.wait_until_back(Duration::ZERO).await {
             continue;
         }
-        let brought = bring_late(inner).await;
+        let brought = while_it_is_said(inner, bring_late(inner)).await;
         if is_new_trouble(&mut late_trouble, &brought)
             && let Err(error) = &brought
         {
             tracing::warn!(%error, "what the database lost is not home yet; it is tried again");
         }
         if inner.alone.waiting() > 0 || homecoming.doubtful {
-            let brought = bring_home(inner, &mut homecoming).await;
+            let brought = while_it_is_said(inner, bring_home(inner, &mut homecoming)).await;
             let is_new = is_new_trouble(&mut alone_trouble, &brought);
             match brought {
                 Ok(()) => homecoming = Homecoming::default(),
@@ -116,6 +122,22 @@ pub(crate) async fn run_homecoming(inner: &Inner) {
         if let Err(error) = said.await {
             inner.health.away(&error, Instant::now());
         }
+    }
+}
+
+/// One part may take long, and what is said of it ends.
+async fn while_it_is_said<T>(inner: &Inner, brought: impl Future<Output = T>) -> T {
+    let say = async {
+        loop {
+            tokio::time::sleep(SAY_AGAIN).await;
+            // Whoever tends to the database's health sees why not.
+            let _ = say_what_waits(inner).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        brought = brought => brought,
+        never = say => never,
     }
 }
 
@@ -612,9 +634,15 @@ async fn split_known(inner: &Inner, rows: Vec<RowWithEffects>) -> Result<(Vec<Ro
 /// back, unless the request can be sent again and gets that answer.
 async fn take_back(inner: &Inner, refused: Vec<RowWithEffects>) -> Result<Vec<RowWithEffects>, StoreError> {
     let mut back = Vec::new();
-    for RowWithEffects { row, .. } in refused.into_iter().filter(|kept| kept.row.outcome == Outcome::Blocked) {
+    let refused = refused.into_iter().map(|kept| kept.row).filter(|row| row.outcome == Outcome::Blocked);
+    let granted = refused.map(|row| async move {
         let filter = RowFilter { id: Some(row.id.clone()), ..RowFilter::default() };
-        let Some(granted) = inner.log.rows_with_effects(filter, Order::NewestFirst, None, 1).await?.pop() else { continue };
+        let found = inner.log.rows_with_effects(filter, Order::NewestFirst, None, 1).await?;
+        Ok::<_, StoreError>((row, found.into_iter().next()))
+    });
+    let mut granted = futures_util::stream::iter(granted).buffered(QUESTIONS_AT_ONCE);
+    while let Some((row, granted)) = granted.try_next().await? {
+        let Some(granted) = granted else { continue };
         let happened = granted.happened();
         if granted.row.outcome == Outcome::Blocked || happened.iter().any(|effect| effect.key.family == Family::Idempotency) {
             continue;

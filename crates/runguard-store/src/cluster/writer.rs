@@ -129,20 +129,25 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
     let started = Instant::now();
     let (swaps, members): (Vec<Swap>, Vec<Vec<usize>>) = combined.into_iter().map(|one| (one.swap, one.proposals)).unzip();
     let (mut again, mut looked) = (0_u32, 0_u32);
+    // Whether a try may have arrived though nobody heard of it.
+    let mut is_unheard = false;
     let give_up = |result: ProposalResult| {
         for proposal in proposals {
             inner.cells.settle(proposal, &SwapReply::None);
         }
         vec![result; proposals.len()]
     };
+    let leave = |is_unheard: bool| {
+        if !is_unheard {
+            return give_up(ProposalResult::Away);
+        }
+        inner.unconfirmed.give_up(proposals.iter().map(|proposal| proposal.id.as_str()).filter(|id| !id.is_empty()));
+        give_up(ProposalResult::Doubtful)
+    };
     let answers = loop {
         // Whoever tends to the database's health says when it is back: nothing is sent before.
         if !inner.health.wait_until_back(inner.options.patience).await {
-            if again == 0 {
-                return give_up(ProposalResult::Away);
-            }
-            inner.unconfirmed.give_up(proposals.iter().map(|proposal| proposal.id.as_str()).filter(|id| !id.is_empty()));
-            return give_up(ProposalResult::Doubtful);
+            return leave(is_unheard);
         }
         // The database was away, and others may have decided alone meanwhile: what is not in it is decided again, knowing that. Once each
         // time: looking puts what is under way out of action, ours as well.
@@ -174,8 +179,10 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
             Err(error) => {
                 inner.health.away(&error, started);
                 again += 1;
-                if matches!(error, LinkError::Refused(_)) && again > 1 {
-                    return give_up(ProposalResult::Away);
+                let is_refused = matches!(error, LinkError::Refused(_));
+                is_unheard |= !is_refused;
+                if is_refused && again > 1 {
+                    return leave(is_unheard);
                 }
             }
         }
