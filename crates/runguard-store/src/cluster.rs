@@ -61,6 +61,7 @@ use writer::Queue;
 
 /// How long a step is tried again while others are faster. The database is up, so going on alone would be wrong.
 const RACE: Duration = Duration::from_secs(20);
+const OUTRUN: &str = "other requests for the same state were faster for too long; it is asked for more often than it can be answered";
 /// How often a key is claimed anew when others are faster.
 const MOST_RACES: u32 = 200;
 /// Endpoints and foreign cells this node has told of. At the bound, and after a day, it tells again.
@@ -146,6 +147,14 @@ pub(crate) struct Inner {
     stopping: watch::Sender<bool>,
 }
 
+/// What became of a step on the shared states.
+enum Shared<R> {
+    Done(R),
+    Away,
+    /// Others were faster each time.
+    Outrun,
+}
+
 /// What this node has told the database of.
 #[derive(Debug)]
 struct Noted {
@@ -224,16 +233,26 @@ impl Inner {
     }
 
     /// Runs a step on the shared states until it is done or the database is away.
-    async fn share<R>(
+    async fn share<R>(&self, cells: &[Cell<'_>], decide: impl FnMut(&View<'_>) -> (R, Option<Wanted>)) -> Result<Option<R>, StoreError> {
+        match self.share_within(u32::MAX, cells, decide).await? {
+            Shared::Done(reply) => Ok(Some(reply)),
+            Shared::Away => Ok(None),
+            Shared::Outrun => Err(StoreError::Write(OUTRUN.into())),
+        }
+    }
+
+    /// The same, tried so often.
+    async fn share_within<R>(
         &self,
+        tries: u32,
         cells: &[Cell<'_>],
         mut decide: impl FnMut(&View<'_>) -> (R, Option<Wanted>),
-    ) -> Result<Option<R>, StoreError> {
+    ) -> Result<Shared<R>, StoreError> {
         let started = tokio::time::Instant::now();
         let mut aways = 0;
-        for race in 0_u32.. {
+        for race in 0..tries {
             if !self.health.wait_until_back(self.options.patience).await {
-                return Ok(None);
+                return Ok(Shared::Away);
             }
             if started.elapsed() >= RACE {
                 break;
@@ -247,7 +266,7 @@ impl Inner {
                 |proposal| self.queue.push(proposal),
             )?;
             match result.await.map_err(|_| StoreError::Stopping)? {
-                ProposalResult::Done => return Ok(Some(reply)),
+                ProposalResult::Done => return Ok(Shared::Done(reply)),
                 ProposalResult::Raced if race > 3 => {
                     // Whoever loses often waits a moment, each another one, so that somebody gets through.
                     let wait = self.token() % (u64::from(race.min(50)) * 100);
@@ -255,19 +274,17 @@ impl Inner {
                 }
                 ProposalResult::Raced => {}
                 // Were it tried again it could count twice. Alone it has the same id, and it is seen when it goes home what became of this.
-                ProposalResult::Doubtful => return Ok(None),
+                ProposalResult::Doubtful => return Ok(Shared::Away),
                 // It may be back by the time we hear that it was away.
                 ProposalResult::Away => {
                     aways += 1;
                     if aways > 3 {
-                        return Ok(None);
+                        return Ok(Shared::Away);
                     }
                 }
             }
         }
-        Err(StoreError::Write(
-            "other requests for the same state were faster for too long; it is asked for more often than it can be answered".into(),
-        ))
+        Ok(Shared::Outrun)
     }
 
     /// Tells the database of what it must be able to list, before a step touches it.

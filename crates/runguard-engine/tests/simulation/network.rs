@@ -116,7 +116,7 @@ pub(crate) struct Record {
     generation_said: EntryId,
     /// Who wrote a row first.
     pub(crate) owners: BTreeMap<String, u64>,
-    /// The sessions whose rows touched a cell.
+    /// The sessions whose rows changed a cell.
     pub(crate) sessions_of: BTreeMap<u128, BTreeSet<String>>,
     replica: Option<(Replica, usize)>,
     /// What the server would come back with, and how long the tape was.
@@ -367,11 +367,12 @@ impl Network {
                 }
             }
             let rows = if swap.entry.is_empty() { Vec::new() } else { entry::decode(&swap.entry).unwrap() };
-            for RowWithEffects { row, .. } in &rows {
+            for logged in &rows {
+                let row = &logged.row;
                 record.on_tape.insert(row.id.clone());
                 record.owners.entry(row.id.clone()).or_insert(life.number);
-                for cell in &swap.cells {
-                    record.sessions_of.entry(cell.name.hash()).or_default().insert(row.session.clone());
+                for cell in entry::cells_of(logged) {
+                    record.sessions_of.entry(cell).or_default().insert(row.session.clone());
                 }
             }
             let cells = swap.cells.iter().map(|cell| (cell.name.hash(), cell.put.clone())).collect();

@@ -13,8 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::RwLock;
 
-const ROWS_AT_ONCE: usize = 2_000;
-
 /// The node's own store for the time alone.
 #[derive(Debug, Clone)]
 pub(super) enum Local {
@@ -163,7 +161,7 @@ impl Alone {
     pub(super) async fn close_if_empty(&self, after: Option<u64>) -> Result<bool, StoreError> {
         let mut open = self.open.write().await;
         let Some(local) = open.as_ref() else { return Ok(true) };
-        if !local.rows_with_effects(after).await?.is_empty() {
+        if !local.rows_with_effects(after, 1).await?.is_empty() {
             return Ok(false);
         }
         match open.take() {
@@ -202,10 +200,10 @@ fn bytes_in(folder: &Path) -> u64 {
 }
 
 impl Local {
-    pub(super) async fn rows_with_effects(&self, after: Option<u64>) -> Result<Vec<RowWithEffects>, StoreError> {
+    pub(super) async fn rows_with_effects(&self, after: Option<u64>, most: usize) -> Result<Vec<RowWithEffects>, StoreError> {
         match self {
-            Self::Embedded(store) => store.rows_with_effects(RowFilter::default(), Order::OldestFirst, after, ROWS_AT_ONCE).await,
-            Self::Memory(store) => store.rows_with_effects(RowFilter::default(), Order::OldestFirst, after, ROWS_AT_ONCE).await,
+            Self::Embedded(store) => store.rows_with_effects(RowFilter::default(), Order::OldestFirst, after, most).await,
+            Self::Memory(store) => store.rows_with_effects(RowFilter::default(), Order::OldestFirst, after, most).await,
         }
     }
 

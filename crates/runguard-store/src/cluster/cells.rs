@@ -9,6 +9,7 @@ use crate::cluster::entry::{encode_row, join_rows};
 use crate::cluster::link::{CellName, Put, Swap, SwapCell, Token, Value};
 use crate::cluster::mailbox::MailboxId;
 use crate::error::StoreError;
+use crate::key::Key;
 use crate::log::encode_effects;
 use crate::store::{Cell, Change, FEW, StoreHealth, View};
 use hashbrown::HashMap;
@@ -105,12 +106,17 @@ pub(crate) struct Cells {
 
 /// Where a cell lives.
 pub(crate) fn name_of(cell: &Cell<'_>, partitions: u16) -> CellName {
+    CellName::new((cell.group % u64::from(partitions)) as u16, hash_of(cell.key, cell.slot, cell.subject))
+}
+
+/// What a cell is called, wherever it lives.
+pub(crate) fn hash_of(key: Key, slot: u8, subject: &str) -> u128 {
     let mut bytes: SmallVec<[u8; 96]> = SmallVec::new();
-    bytes.push(cell.key.family as u8);
-    bytes.extend_from_slice(&cell.key.hash.to_be_bytes());
-    bytes.push(cell.slot);
-    bytes.extend_from_slice(cell.subject.as_bytes());
-    CellName::new((cell.group % u64::from(partitions)) as u16, xxh3_128(&bytes))
+    bytes.push(key.family as u8);
+    bytes.extend_from_slice(&key.hash.to_be_bytes());
+    bytes.push(slot);
+    bytes.extend_from_slice(subject.as_bytes());
+    xxh3_128(&bytes)
 }
 
 /// What a cell is filed under here. An answer kept for a key may lie with one state today and with another tomorrow: these are two

@@ -1,5 +1,6 @@
 //! What a stream carries: the rows of one swap, in the order they were decided.
 
+use crate::cluster::cells::hash_of;
 use crate::error::StoreError;
 use crate::log::RowWithEffects;
 use runguard_core::row::{Kind, Row, RowRef};
@@ -26,6 +27,11 @@ pub fn encode(rows: &[RowWithEffects]) -> Vec<u8> {
 pub fn decode(entry: &[u8]) -> Option<Vec<RowWithEffects>> {
     let rows: Vec<(RowRef<'_>, &[u8])> = postcard::from_bytes(entry).ok()?;
     Some(rows.into_iter().map(|(row, effects)| RowWithEffects { row: row.to_row(), effects: effects.to_vec() }).collect())
+}
+
+/// The hashes of the cells that a row changed.
+pub fn cells_of(logged: &RowWithEffects) -> impl Iterator<Item = u128> {
+    logged.happened().into_iter().map(|effect| hash_of(effect.key, effect.slot, &effect.label))
 }
 
 /// Begins the effects of a row that says a session was erased, before its number.

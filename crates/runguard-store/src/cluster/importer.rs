@@ -12,10 +12,14 @@ use crate::error::StoreError;
 use crate::log::RowWithEffects;
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Entries of one transaction and partition.
+/// Entries of one transaction and partition: fewer where they are large, so that a transaction has about as many rows and bytes as this.
 const ENTRIES: usize = 500;
+const FEWEST_ENTRIES: usize = 2;
+const ROWS: usize = 8_000;
+const BYTES: usize = 16 << 20;
 const WAIT_MILLIS: u64 = 50;
 /// A look at whether it is this node's turn.
 const TURN: Duration = Duration::from_secs(1);
@@ -60,6 +64,7 @@ async fn while_leading(inner: &Inner, retired: &mut Option<tokio::time::Instant>
 #[derive(Debug)]
 pub(crate) struct Reading {
     pub(crate) positions: Positions,
+    entries: AtomicUsize,
     /// Nothing is imported once there are others.
     erased: Erasures,
     erased_at: Option<(u16, EntryId)>,
@@ -78,7 +83,7 @@ pub(crate) async fn start(inner: &Inner) -> Result<Reading, StoreError> {
     cut(inner, positions.iter().copied().filter(|(_, at)| *at != EntryId::default()).collect()).await?;
     // In this order: what comes between is seen.
     let erased_at = inner.log.erased_at().await?;
-    Ok(Reading { positions, erased: Erasures::read(inner).await?, erased_at })
+    Ok(Reading { positions, entries: AtomicUsize::new(FEWEST_ENTRIES), erased: Erasures::read(inner).await?, erased_at })
 }
 
 /// One step: what the streams have after the positions, into the log. `None`: another node was faster, a session was erased, or the
@@ -86,10 +91,12 @@ pub(crate) async fn start(inner: &Inner) -> Result<Reading, StoreError> {
 pub(crate) async fn import_once(inner: &Inner, reading: &Reading, wait_millis: u64) -> Result<Option<Positions>, StoreError> {
     let from = &reading.positions;
     let failed = |error: crate::cluster::link::LinkError| StoreError::Read(error.to_string());
-    let entries = inner.link.entries(from.clone(), ENTRIES, wait_millis).await.map_err(failed)?;
+    let at_once = reading.entries.load(Ordering::Relaxed);
+    let entries = inner.link.entries(from.clone(), at_once, wait_millis).await.map_err(failed)?;
     if entries.is_empty() {
         return Ok(Some(from.clone()));
     }
+    let size: usize = entries.iter().map(|(_, _, bytes)| bytes.len()).sum();
     let mut upto = from.clone();
     let mut streams: Vec<VecDeque<(u64, Vec<RowWithEffects>)>> = vec![VecDeque::new(); upto.len()];
     let mut erased = Cow::Borrowed(&reading.erased);
@@ -111,6 +118,9 @@ pub(crate) async fn import_once(inner: &Inner, reading: &Reading, wait_millis: u
     for (_, rows) in streams.iter_mut().flatten() {
         rows.retain(|logged| !erased.took(&logged.row));
     }
+    let rows: usize = streams.iter().flatten().map(|(_, rows)| rows.len()).sum();
+    let next = if rows > ROWS || size > BYTES { at_once / 2 } else { at_once * 2 };
+    reading.entries.store(next.clamp(FEWEST_ENTRIES, ENTRIES), Ordering::Relaxed);
     let stands: Positions = from.iter().copied().chain(reading.erased_at).collect();
     match inner.log.import(&stands, in_order(streams), &upto).await? {
         Imported::Overtaken => return Ok(None),

@@ -4,23 +4,25 @@
 //! Back: it learns whether anything was lost. A database that was emptied is filled again from the log, by one node, before anyone
 //! decides on it. Then what was decided alone is brought home: its events are applied to the shared states, its rows logged.
 
-use crate::cluster::cells::{Wanted, WantedRows, name_of};
+use crate::cluster::cells::{Wanted, WantedRows, name_of, number_of};
 use crate::cluster::entry::{self, encode_row};
 use crate::cluster::importer::{self, import_once};
 use crate::cluster::link::{About, CellName, EntryId, LinkError, OTHER_SECRET, Put, Swap, SwapCell, Swapped, Value};
 use crate::cluster::log::{Positions, as_kept};
-use crate::cluster::unconfirmed::Progress;
-use crate::cluster::{CATCH_UP, FLUSH, Inner, Noted, endpoint_note, from_the_start};
+use crate::cluster::unconfirmed::{Progress, page_of};
+use crate::cluster::{CATCH_UP, FLUSH, Inner, Noted, OUTRUN, Shared, endpoint_note, from_the_start};
 use crate::error::StoreError;
 use crate::key::{Family, Names};
 use crate::log::{Happened, Order, RowFilter, RowWithEffects, encode_happened, happened};
 use crate::store::{Cell, Change, FEW, View};
-use futures_util::{StreamExt as _, TryStreamExt as _};
+use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use hashbrown::HashMap;
 use runguard_core::row::{Kind, Outcome, Row};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -35,8 +37,18 @@ const GRACE: Duration = Duration::from_secs(1);
 const CELLS_AT_ONCE: usize = 500;
 /// Questions to the log that are under way together.
 const QUESTIONS_AT_ONCE: usize = 16;
-/// Rows in one swap.
-const ROWS_OF_SWAP: usize = 500;
+/// Rows of one state in one swap.
+const OF_ONE_STATE: Load = Load { rows: 500, bytes: 1 << 20 };
+/// Rows of several states in one swap. The more, the less a row costs the database; and the likelier it is that another node is at one of
+/// the states, and all of them are tried again: so often together, then by themselves.
+const TOGETHER: Load = Load { rows: 32, bytes: 64 << 10 };
+const TRIES_TOGETHER: u32 = 3;
+/// Rows of what was decided alone that are read at a time: the more, the more of them are of one state.
+const MOST_ROWS: usize = 8_000;
+const FEWEST_ROWS: usize = 100;
+const BYTES_OF_PART: usize = 8 << 20;
+/// Parcels made ready at a time.
+const PARCELS_AT_ONCE: usize = 64;
 /// Where it is noted that the states were built: no state's name has this number.
 const BUILT: u128 = 0;
 /// In each partition: from here on rows that are sent again are too late for the states.
@@ -464,7 +476,8 @@ async fn send_again(inner: &Inner, generation: u64) -> Result<(), LinkError> {
         let mut left: Vec<(Vec<u8>, Swap)> = inner.unconfirmed.part(part).into_iter().filter_map(again).collect();
         let mut late = Vec::new();
         while !left.is_empty() {
-            let some: Vec<(Vec<u8>, Swap)> = left.drain(..left.len().min(CELLS_AT_ONCE)).collect();
+            let some = left.drain(..page_of(CELLS_AT_ONCE, left.iter().map(|(kept, _)| kept)));
+            let some: Vec<(Vec<u8>, Swap)> = some.collect();
             let answers = match inner.swap(some.iter().map(|(_, swap)| swap.clone()).collect()).await {
                 Ok(answers) => answers,
                 Err(error) => {
@@ -615,11 +628,20 @@ async fn bring_unknown(inner: &Inner, mut rows: Vec<RowWithEffects>, doubtful: b
         let (_, back) = split_known(inner, take_back(inner, known).await?).await?;
         rows = unknown.into_iter().chain(back).collect();
     }
-    // Last: what the log does not have may have been erased from it.
-    let erased = Erasures::read(inner).await?;
-    rows.retain(|RowWithEffects { row, .. }| !erased.took(row));
-    let groups = groups_of(inner, rows);
-    let brought = futures_util::future::join_all(groups.iter().map(|group| bring(inner, group))).await;
+    let parcels = parcels_of(groups_of(inner, rows)?);
+    let has_failed = &AtomicBool::new(false);
+    // While some are on their way the next are made ready.
+    let on_their_way = parcels.chunks(PARCELS_AT_ONCE).map(|some| async move {
+        if has_failed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let brought = bring_parcels(inner, some).await;
+        has_failed.fetch_or(brought.is_err(), Ordering::Relaxed);
+        brought
+    });
+    let on_their_way: Vec<_> = on_their_way.collect();
+    // What was begun is waited for, also when some of it failed: it must not arrive after somebody has looked what did.
+    let brought: Vec<Result<(), StoreError>> = stream::iter(on_their_way).buffered(2).collect().await;
     brought.into_iter().collect()
 }
 
@@ -640,7 +662,7 @@ async fn take_back(inner: &Inner, refused: Vec<RowWithEffects>) -> Result<Vec<Ro
         let found = inner.log.rows_with_effects(filter, Order::NewestFirst, None, 1).await?;
         Ok::<_, StoreError>((row, found.into_iter().next()))
     });
-    let mut granted = futures_util::stream::iter(granted).buffered(QUESTIONS_AT_ONCE);
+    let mut granted = stream::iter(granted).buffered(QUESTIONS_AT_ONCE);
     while let Some((row, granted)) = granted.try_next().await? {
         let Some(granted) = granted else { continue };
         let happened = granted.happened();
@@ -659,14 +681,35 @@ async fn take_back(inner: &Inner, refused: Vec<RowWithEffects>) -> Result<Vec<Ro
     Ok(back)
 }
 
+/// How much goes together.
+#[derive(Debug, Clone, Copy, Default)]
+struct Load {
+    rows: usize,
+    bytes: usize,
+}
+
+impl Load {
+    fn with(self, kept: &Kept) -> Self {
+        Self { rows: self.rows + 1, bytes: self.bytes + kept.bytes.len() }
+    }
+
+    fn is_within(self, most: Self) -> bool {
+        self.rows <= most.rows && self.bytes <= most.bytes
+    }
+}
+
 /// A row, and what it did.
 struct Kept {
     logged: RowWithEffects,
     effects: Vec<Happened>,
+    /// The cell of each effect.
+    names: SmallVec<[CellName; FEW]>,
+    /// The row as an entry has it.
+    bytes: Vec<u8>,
 }
 
 /// Rows that touch the same cells, directly or through others, in their order: each group can go without the others.
-fn groups_of(inner: &Inner, rows: Vec<RowWithEffects>) -> Vec<Vec<Kept>> {
+fn groups_of(inner: &Inner, rows: Vec<RowWithEffects>) -> Result<Vec<Vec<Kept>>, StoreError> {
     fn first_of(joined: &[usize], mut row: usize) -> usize {
         while joined[row] != row {
             row = joined[row];
@@ -675,75 +718,149 @@ fn groups_of(inner: &Inner, rows: Vec<RowWithEffects>) -> Vec<Vec<Kept>> {
     }
     // Each row's group is named by one of its rows.
     let mut joined: Vec<usize> = (0..rows.len()).collect();
-    let mut last_on: BTreeMap<CellName, usize> = BTreeMap::new();
+    let mut last_on: HashMap<u128, usize> = HashMap::with_capacity(rows.len());
     let mut kept: Vec<Kept> = Vec::with_capacity(rows.len());
     for (index, logged) in rows.into_iter().enumerate() {
         let effects = logged.happened();
-        for cell in cells_of(inner, &logged.row.tenant, &effects) {
-            if let Some(earlier) = last_on.insert(name_of(&cell, inner.partitions), index) {
+        let names: SmallVec<[CellName; FEW]> =
+            cells_of(inner, &logged.row.tenant, &effects).iter().map(|cell| name_of(cell, inner.partitions)).collect();
+        for name in &names {
+            if let Some(earlier) = last_on.insert(number_of(name), index) {
                 let (earlier, here) = (first_of(&joined, earlier), first_of(&joined, index));
                 joined[earlier.max(here)] = earlier.min(here);
             }
         }
-        kept.push(Kept { logged, effects });
+        let bytes = encode_row(&logged.row, &logged.effects)?;
+        kept.push(Kept { logged, effects, names, bytes });
     }
     let mut groups: BTreeMap<usize, Vec<Kept>> = BTreeMap::new();
     for (index, kept) in kept.into_iter().enumerate() {
         groups.entry(first_of(&joined, index)).or_default().push(kept);
     }
-    groups.into_values().collect()
+    Ok(groups.into_values().collect())
 }
 
-/// Applies what rows did to the shared states, one after the other, and logs them.
-async fn bring(inner: &Inner, group: &[Kept]) -> Result<(), StoreError> {
-    for some in group.chunks(ROWS_OF_SWAP) {
-        let mut cells: Vec<Cell<'_>> = Vec::new();
-        // Of each row's effects: which of the cells.
-        let mut places: Vec<Vec<usize>> = Vec::with_capacity(some.len());
-        let mut place_of: BTreeMap<CellName, usize> = BTreeMap::new();
-        for Kept { logged, effects } in some {
-            let touched = cells_of(inner, &logged.row.tenant, effects).into_iter().map(|cell| {
-                *place_of.entry(name_of(&cell, inner.partitions)).or_insert_with(|| {
-                    cells.push(cell);
-                    cells.len() - 1
-                })
-            });
-            places.push(touched.collect());
+/// So many rows of this one from the front as go in one swap: one at least.
+fn some_of<K: std::borrow::Borrow<Kept>>(rows: &[K], most: Load) -> usize {
+    let mut load = Load::default();
+    let fits = rows.iter().take_while(|kept| {
+        load = load.with((*kept).borrow());
+        load.is_within(most)
+    });
+    fits.count().max(1)
+}
+
+/// Small groups of one partition, several in a parcel.
+fn parcels_of(groups: Vec<Vec<Kept>>) -> Vec<Vec<Vec<Kept>>> {
+    let mut parcels: Vec<Vec<Vec<Kept>>> = Vec::new();
+    // Of each partition: the parcel that has room, and what is in it.
+    let mut open: HashMap<u16, (usize, Load)> = HashMap::new();
+    for group in groups {
+        let partition = group.iter().find_map(|kept| kept.names.first()).map_or(0, CellName::partition);
+        let with = |load: Load| group.iter().fold(load, Load::with);
+        if let Some((parcel, load)) = open.get_mut(&partition).filter(|(_, load)| with(*load).is_within(TOGETHER)) {
+            *load = with(*load);
+            parcels[*parcel].push(group);
+        } else {
+            open.insert(partition, (parcels.len(), with(Load::default())));
+            parcels.push(vec![group]);
         }
-        let mut bytes = Vec::new();
-        for (Kept { logged, .. }, places) in some.iter().zip(&places) {
-            inner.note(&places.iter().map(|place| cells[*place]).collect::<Vec<_>>()).await;
-            bytes.extend(encode_row(&logged.row, &logged.effects)?);
+    }
+    parcels
+}
+
+async fn bring_parcels(inner: &Inner, parcels: &[Vec<Vec<Kept>>]) -> Result<(), StoreError> {
+    // Last: what the log does not have may have been erased from it.
+    let erased = Erasures::read(inner).await?;
+    let parcels: Vec<_> = parcels.iter().map(|parcel| bring_parcel(inner, parcel, &erased)).collect();
+    join_all(parcels).await.into_iter().collect()
+}
+
+async fn bring_parcel(inner: &Inner, parcel: &[Vec<Kept>], erased: &Erasures) -> Result<(), StoreError> {
+    let groups = parcel.iter().map(|group| group.iter().filter(|kept| !erased.took(&kept.logged.row)).collect());
+    let left: Vec<Vec<&Kept>> = groups.filter(|group: &Vec<&Kept>| !group.is_empty()).collect();
+    if left.len() > 1 && bring(inner, &left.concat(), TRIES_TOGETHER).await? {
+        return Ok(());
+    }
+    let alone: Vec<_> = left.iter().map(|group| bring_group(inner, group)).collect();
+    join_all(alone).await.into_iter().collect()
+}
+
+async fn bring_group(inner: &Inner, group: &[&Kept]) -> Result<(), StoreError> {
+    let mut left = group;
+    while !left.is_empty() {
+        let (some, rest) = left.split_at(some_of(left, OF_ONE_STATE));
+        if !bring(inner, some, u32::MAX).await? {
+            return Err(StoreError::Write(OUTRUN.into()));
         }
-        let first_id = some.first().map(|kept| kept.logged.row.id.clone()).unwrap_or_default();
-        let home = |view: &View<'_>| {
-            let mut states: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
-            for (Kept { logged, effects }, places) in some.iter().zip(&places) {
-                for (effect, place) in effects.iter().zip(places) {
-                    let before = states.get(place).map(Vec::as_slice).or_else(|| view.get(*place));
-                    if let Some(state) = (inner.rules.replay)(effect.slot, before, &effect.events, logged.row.at) {
-                        states.insert(*place, state);
-                    }
-                }
-            }
-            // The rows say what happened: the events are in their effects.
-            let changes = states.into_iter().map(|(cell, state)| Change { cell, events: Vec::new(), state }).collect();
-            let rows = WantedRows::Kept { first_id: first_id.clone(), count: some.len(), bytes: bytes.clone() };
-            ((), Some(Wanted { rows, changes }))
-        };
-        inner.share(&cells, home).await?.ok_or_else(|| StoreError::Write("the shared state is away again".into()))?;
+        left = rest;
     }
     Ok(())
 }
 
+/// Applies what rows did to the shared states, one after the other, and logs them: all or none. `false`: others were faster, each time.
+async fn bring(inner: &Inner, some: &[&Kept], tries: u32) -> Result<bool, StoreError> {
+    let mut cells: Vec<Cell<'_>> = Vec::new();
+    // Of each row's effects: which of the cells.
+    let mut places: Vec<SmallVec<[usize; FEW]>> = Vec::with_capacity(some.len());
+    let mut place_of: HashMap<u128, usize> = HashMap::with_capacity(some.len());
+    for Kept { logged, effects, names, .. } in some {
+        let touched = cells_of(inner, &logged.row.tenant, effects).into_iter().zip(names).map(|(cell, name)| {
+            *place_of.entry(number_of(name)).or_insert_with(|| {
+                cells.push(cell);
+                cells.len() - 1
+            })
+        });
+        places.push(touched.collect());
+    }
+    let mut bytes = Vec::new();
+    for (kept, places) in some.iter().zip(&places) {
+        inner.note(&places.iter().map(|place| cells[*place]).collect::<SmallVec<[Cell<'_>; FEW]>>()).await;
+        bytes.extend_from_slice(&kept.bytes);
+    }
+    let first_id = some.first().map(|kept| kept.logged.row.id.clone()).unwrap_or_default();
+    let home = |view: &View<'_>| {
+        let mut states: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
+        for (Kept { logged, effects, .. }, places) in some.iter().zip(&places) {
+            for (effect, place) in effects.iter().zip(places) {
+                let before = states.get(place).map(Vec::as_slice).or_else(|| view.get(*place));
+                if let Some(state) = (inner.rules.replay)(effect.slot, before, &effect.events, logged.row.at) {
+                    states.insert(*place, state);
+                }
+            }
+        }
+        // The rows say what happened: the events are in their effects.
+        let changes = states.into_iter().map(|(cell, state)| Change { cell, events: Vec::new(), state }).collect();
+        let rows = WantedRows::Kept { first_id: first_id.clone(), count: some.len(), bytes: bytes.clone() };
+        ((), Some(Wanted { rows, changes }))
+    };
+    match inner.share_within(tries, &cells, home).await? {
+        Shared::Done(()) => Ok(true),
+        Shared::Outrun => Ok(false),
+        Shared::Away => Err(StoreError::Write("the shared state is away again".into())),
+    }
+}
+
+/// So many as these are to be read next.
+fn rows_like(found: &[RowWithEffects]) -> usize {
+    let bytes: usize = found.iter().map(|kept| kept.row.answer.len() + kept.row.input.len() + kept.effects.len()).sum();
+    (found.len() * BYTES_OF_PART / bytes.max(1)).clamp(FEWEST_ROWS, MOST_ROWS)
+}
+
 /// Brings what was decided alone to the others, oldest first.
 async fn bring_home(inner: &Inner, homecoming: &mut Homecoming) -> Result<(), StoreError> {
+    let mut ahead: Option<Vec<RowWithEffects>> = None;
+    let mut rows_at_once = FEWEST_ROWS;
     loop {
         let local = inner.alone.open.read().await.clone();
         let Some(local) = local else { return Ok(()) };
-        let found = local.rows_with_effects(homecoming.brought).await?;
-        drop(local);
+        let found = match ahead.take().filter(|found| !found.is_empty()) {
+            Some(found) => found,
+            None => local.rows_with_effects(homecoming.brought, rows_at_once).await?,
+        };
+        rows_at_once = rows_like(&found);
         let Some(last) = found.last().map(|kept| kept.row.seq) else {
+            drop(local);
             if inner.alone.close_if_empty(homecoming.brought).await? {
                 return Ok(());
             }
@@ -752,7 +869,11 @@ async fn bring_home(inner: &Inner, homecoming: &mut Homecoming) -> Result<(), St
         let count = found.len() as u64;
         // While this is under way some may arrive and others not.
         let doubtful = std::mem::replace(&mut homecoming.doubtful, true);
-        bring_unknown(inner, found, doubtful).await?;
+        // The next are read while these are on their way.
+        let (brought, next) =
+            futures_util::future::join(bring_unknown(inner, found, doubtful), local.rows_with_effects(Some(last), rows_at_once)).await;
+        brought?;
+        ahead = next.ok();
         (homecoming.doubtful, homecoming.brought) = (doubtful, Some(last));
         inner.alone.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| Some(waiting.saturating_sub(count))).ok();
         say_what_waits(inner).await.map_err(|error| StoreError::Write(error.to_string()))?;

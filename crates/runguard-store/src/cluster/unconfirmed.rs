@@ -17,8 +17,11 @@ use tokio::time::Instant;
 pub(super) const MARGIN_MILLIS: u64 = 2_000;
 /// Decisions remembered that were given up. What became of one is asked when its node brings home what it decided instead.
 const MOST_DOUBTED: usize = 100_000;
-/// Entries that go to disk at a time: about two megabytes, a moment for whoever writes them.
+/// Entries that go to disk at a time, a moment for whoever writes them: so many, or fewer where they have many rows.
 const PAGE: usize = 2_000;
+const PAGE_BYTES: usize = 2 << 20;
+/// Of an entry with one row: what the entries in memory may have on average.
+const BYTES_OF_ENTRY: usize = 1_000;
 
 /// An entry that was sent and may not be in the log yet.
 #[derive(Debug, Clone)]
@@ -137,6 +140,7 @@ struct Shelved(u16, u64, Vec<u8>);
 #[derive(Debug, Default)]
 struct Held {
     recent: VecDeque<Sent>,
+    recent_bytes: usize,
     /// Older than those in memory.
     pages: VecDeque<Page>,
     /// Those that a database lost and its successor does not count: in memory, and more of them on disk.
@@ -152,6 +156,21 @@ impl Held {
     fn bytes(&self) -> u64 {
         self.pages.iter().chain(&self.late_pages).map(|page| page.bytes).sum()
     }
+
+    fn keep_recent(&mut self, keeps: impl Fn(&Sent) -> bool) {
+        self.recent.retain(keeps);
+        self.recent_bytes = self.recent.iter().map(|sent| sent.entry.len()).sum();
+    }
+}
+
+/// How many of these, from the front, are handled together: one at least.
+pub(crate) fn page_of<'a>(most: usize, entries: impl Iterator<Item = &'a Vec<u8>>) -> usize {
+    let mut bytes = 0;
+    let fits = entries.take(most).take_while(|entry| {
+        bytes += entry.len();
+        bytes <= PAGE_BYTES
+    });
+    fits.count().max(1)
 }
 
 #[derive(Debug)]
@@ -219,10 +238,16 @@ impl Unconfirmed {
     /// Entries that the database of this generation has.
     pub(crate) fn add(&self, generation: u64, sent: impl Iterator<Item = Sent>) {
         let mut held = self.lock();
-        held.recent.extend(sent);
-        let page = PAGE.min(self.shelf.entries_in_memory.max(1));
-        while held.recent.len() >= self.shelf.entries_in_memory + page {
+        for sent in sent {
+            held.recent_bytes += sent.entry.len();
+            held.recent.push_back(sent);
+        }
+        let most = self.shelf.entries_in_memory;
+        let page = PAGE.min(most.max(1));
+        while held.recent.len() >= most + page || held.recent_bytes > most * BYTES_OF_ENTRY + PAGE_BYTES {
+            let page = page_of(page, held.recent.iter().map(|sent| &sent.entry));
             let oldest: Vec<Sent> = held.recent.drain(..page).collect();
+            held.recent_bytes -= oldest.iter().map(|sent| sent.entry.len()).sum::<usize>();
             if held.pages.is_empty() {
                 tracing::warn!(
                     in_memory = held.recent.len(),
@@ -308,7 +333,7 @@ impl Unconfirmed {
     /// Those that the log has are let go.
     pub(crate) fn confirm(&self, progress: &Progress) {
         let mut held = self.lock();
-        held.recent.retain(|sent| !progress.has(sent.partition, sent.at_millis, sent.answered));
+        held.keep_recent(|sent| !progress.has(sent.partition, sent.at_millis, sent.answered));
         held.pages.retain(|page| {
             let is_logged = page.at_millis.iter().all(|(partition, millis)| progress.has(*partition, *millis, page.answered));
             if is_logged {
@@ -341,7 +366,7 @@ impl Unconfirmed {
         match part {
             Part::Recent => {
                 let gone: BTreeSet<&[u8]> = late.iter().map(Vec::as_slice).collect();
-                held.recent.retain(|sent| !gone.contains(sent.entry.as_slice()));
+                held.keep_recent(|sent| !gone.contains(sent.entry.as_slice()));
                 held.late.extend(late);
             }
             Part::Page(_) if late.is_empty() => {}
@@ -386,7 +411,7 @@ impl Unconfirmed {
             let entries = self.read(name).into_iter().map(|Shelved(_, _, entry)| entry).collect();
             return Some(Late { page: Some(*number), entries });
         }
-        let entries: Vec<Vec<u8>> = held.late.iter().take(PAGE).cloned().collect();
+        let entries: Vec<Vec<u8>> = held.late.iter().take(page_of(PAGE, held.late.iter())).cloned().collect();
         (!entries.is_empty()).then_some(Late { page: None, entries })
     }
 

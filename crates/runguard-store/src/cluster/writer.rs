@@ -11,7 +11,7 @@ use crate::cluster::mailbox::{Known, Mailboxes};
 use crate::cluster::recovery;
 use crate::cluster::unconfirmed::{MARGIN_MILLIS, Sent};
 use crate::store::StoreHealth;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
@@ -99,23 +99,21 @@ pub(crate) async fn run(inner: &Inner) {
 }
 
 /// Whether the database has none of these for certain. It has only just come back: other connections than the writer's may not be there yet.
-async fn was_not_written(inner: &Inner, proposals: &[Proposal], swaps: &[Swap], members: &[Vec<usize>], sent_at: i64) -> bool {
+async fn was_not_written(inner: &Inner, swaps: &[Swap], sent_at: i64) -> bool {
     const TRIES: u32 = 5;
     const BETWEEN: std::time::Duration = std::time::Duration::from_millis(40);
     // What is still under way must not arrive after we have looked: it would count beside what is decided in its place.
     if inner.link.fence().await.is_err() {
         return false;
     }
-    for (swap, members) in swaps.iter().zip(members) {
-        // Those without one have nothing to write.
-        let Some(id) = members.iter().map(|member| proposals[*member].id.as_str()).find(|id| !id.is_empty()) else { continue };
-        let mut found = was_written(inner, swap.partition, sent_at, id).await;
+    for swap in swaps.iter().filter(|swap| !swap.entry.is_empty()) {
+        let mut found = was_written(inner, swap, sent_at).await;
         for _ in 0..TRIES {
             if found.is_some() {
                 break;
             }
             tokio::time::sleep(BETWEEN).await;
-            found = was_written(inner, swap.partition, sent_at, id).await;
+            found = was_written(inner, swap, sent_at).await;
         }
         if found != Some(false) {
             return false;
@@ -129,16 +127,15 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
     let started = Instant::now();
     let (swaps, members): (Vec<Swap>, Vec<Vec<usize>>) = combined.into_iter().map(|one| (one.swap, one.proposals)).unzip();
     let (mut again, mut looked) = (0_u32, 0_u32);
-    // Whether a try may have arrived though nobody heard of it.
-    let mut is_unheard = false;
     let give_up = |result: ProposalResult| {
         for proposal in proposals {
             inner.cells.settle(proposal, &SwapReply::None);
         }
         vec![result; proposals.len()]
     };
-    let leave = |is_unheard: bool| {
-        if !is_unheard {
+    // What was sent may have arrived unheard, or may come twice and be refused only the first time.
+    let leave = |was_sent: bool| {
+        if !was_sent {
             return give_up(ProposalResult::Away);
         }
         inner.unconfirmed.give_up(proposals.iter().map(|proposal| proposal.id.as_str()).filter(|id| !id.is_empty()));
@@ -147,14 +144,11 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
     let answers = loop {
         // Whoever tends to the database's health says when it is back: nothing is sent before.
         if !inner.health.wait_until_back(inner.options.patience).await {
-            return leave(is_unheard);
+            return leave(again > 0);
         }
         // The database was away, and others may have decided alone meanwhile: what is not in it is decided again, knowing that. Once each
         // time: looking puts what is under way out of action, ours as well.
-        if again > looked
-            && inner.health.of_shared_states() == StoreHealth::Behind
-            && was_not_written(inner, proposals, &swaps, &members, sent_at).await
-        {
+        if again > looked && inner.health.of_shared_states() == StoreHealth::Behind && was_not_written(inner, &swaps, sent_at).await {
             return give_up(ProposalResult::Raced);
         }
         looked = again;
@@ -179,10 +173,8 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
             Err(error) => {
                 inner.health.away(&error, started);
                 again += 1;
-                let is_refused = matches!(error, LinkError::Refused(_));
-                is_unheard |= !is_refused;
-                if is_refused && again > 1 {
-                    return leave(is_unheard);
+                if matches!(error, LinkError::Refused(_)) && again > 1 {
+                    return leave(true);
                 }
             }
         }
@@ -205,16 +197,14 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
             Swapped::Raced(values) => {
                 let found: HashMap<u128, Value> = swap.cells.iter().map(|cell| number_of(&cell.name)).zip(values).collect();
                 let ids = || members.iter().map(|member| proposals[*member].id.as_str()).filter(|id| !id.is_empty());
-                let result = match ids().next() {
-                    Some(id) if again > 0 => match was_written(inner, swap.partition, sent_at, id).await {
-                        Some(true) => ProposalResult::Done,
-                        Some(false) => ProposalResult::Raced,
-                        None => {
-                            inner.unconfirmed.give_up(ids());
-                            ProposalResult::Doubtful
-                        }
-                    },
-                    Some(_) | None => ProposalResult::Raced,
+                let is_there = if again > 0 && !swap.entry.is_empty() { was_written(inner, &swap, sent_at).await } else { Some(false) };
+                let result = match is_there {
+                    Some(true) => ProposalResult::Done,
+                    Some(false) => ProposalResult::Raced,
+                    None => {
+                        inner.unconfirmed.give_up(ids());
+                        ProposalResult::Doubtful
+                    }
                 };
                 (result, SwapReply::Found(found))
             }
@@ -231,13 +221,16 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
     results
 }
 
-/// Whether a decision is in its stream, or in the log already; `None` when that cannot be learned.
-async fn was_written(inner: &Inner, partition: u16, since_millis: i64, id: &str) -> Option<bool> {
+/// Whether the rows of a swap are in its stream, or in the log already; `None` when that cannot be learned, or only some of them are: those
+/// came with another swap, and this one must not be taken for done.
+async fn was_written(inner: &Inner, swap: &Swap, since_millis: i64) -> Option<bool> {
+    let ids_of = |bytes: &[u8]| entry::decode(bytes).unwrap_or_default().into_iter().map(|logged| logged.row.id);
     let since = EntryId { millis: u64::try_from(since_millis).unwrap_or(0).saturating_sub(MARGIN_MILLIS), number: 0 };
-    let entries = inner.link.entries(vec![(partition, since)], LOOK_FOR, 0).await.ok()?;
-    let has_it = |bytes: &[u8]| entry::decode(bytes).is_some_and(|rows| rows.iter().any(|logged| logged.row.id == id));
-    if entries.iter().any(|(_, _, bytes)| has_it(bytes)) {
-        return Some(true);
-    }
-    inner.log.knows(&[id.to_owned()]).await.ok()?.first().copied()
+    let entries = inner.link.entries(vec![(swap.partition, since)], LOOK_FOR, 0).await.ok()?;
+    let in_stream: HashSet<String> = entries.iter().flat_map(|(_, _, bytes)| ids_of(bytes)).collect();
+    let (found, left): (Vec<String>, Vec<String>) = ids_of(&swap.entry).partition(|id| in_stream.contains(id));
+    let logged = if left.is_empty() { Vec::new() } else { inner.log.knows(&left).await.ok()? };
+    let has_all = logged.iter().all(|is_logged| *is_logged);
+    let has_none = found.is_empty() && !logged.contains(&true);
+    (has_all || has_none).then_some(has_all)
 }
