@@ -255,7 +255,7 @@ impl Asking<'_> {
             reason = refusal.code,
             "a question was refused"
         );
-        with_run(refused(refusal, question, self.settings.gateway.on_stop), self.run, None)
+        with_run(refused(refusal, question, self.settings.gateway.on_stop, &self.run.name), self.run, None)
     }
 
     /// Whether the caller came with a key of the provider's beside one of ours.

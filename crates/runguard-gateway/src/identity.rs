@@ -5,6 +5,8 @@
 use crate::api::Api;
 use crate::members::Members;
 use crate::refusal::Refusal;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderMap;
 use runguard_core::fingerprint;
 use runguard_core::run::service::short_id;
@@ -94,6 +96,21 @@ pub(crate) enum Follows<'a> {
     Unknown(&'a str),
 }
 
+/// Begins the name of the answer that ends a run; which run it was is told by the rest, also to another node and after a restart.
+const LAST_ANSWER: &str = "resp_runguard_";
+
+pub(crate) fn name_of_last_answer(run: &str) -> String {
+    format!("{LAST_ANSWER}{}", URL_SAFE_NO_PAD.encode(run))
+}
+
+/// The run of this key's that ended with the answer of this name.
+fn run_that_ended(answer: &str, key: &str) -> Option<String> {
+    let run = String::from_utf8(URL_SAFE_NO_PAD.decode(answer.strip_prefix(LAST_ANSWER)?).ok()?).ok()?;
+    // Names that clients send group, and only their own: another key's runs begin with that key.
+    let is_its_own = key.is_empty() || run.strip_prefix(key).is_some_and(|rest| rest.starts_with('/'));
+    (is_its_own && short_id(&run) == run).then_some(run)
+}
+
 /// The run of a question, by what it says.
 pub(crate) fn run_of(headers: &HeaderMap, api: Api, body: &Members<'_>, key: &str, today: &str, follows: Follows<'_>) -> Says {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim).filter(|text| !text.is_empty());
@@ -109,6 +126,11 @@ pub(crate) fn run_of(headers: &HeaderMap, api: Api, body: &Members<'_>, key: &st
     // A name that is ours already.
     if let Follows::Run(name) = follows {
         return Says::Name(RunName { name: name.to_owned(), found_by: FoundBy::EarlierResponse });
+    }
+    if let Follows::Unknown(answer) = follows
+        && let Some(name) = run_that_ended(answer, key)
+    {
+        return Says::Name(RunName { name, found_by: FoundBy::EarlierResponse });
     }
     let metadata: Value = body
         .get("metadata")
@@ -232,6 +254,10 @@ mod tests {
         };
         assert_eq!(unknown("resp_1"), unknown("resp_1"));
         assert_ne!(unknown("resp_1"), unknown("resp_2"));
+        assert_eq!(unknown(&name_of_last_answer("k1/run é")).name, "k1/run é", "the run that ended with it");
+        for run in ["k2/run", "k1", "k10/run", "run", &format!("k1/{}", "x".repeat(2_000))] {
+            assert_ne!(unknown(&name_of_last_answer(run)).name, run, "not this key's, or no run's name");
+        }
     }
 
     #[test]

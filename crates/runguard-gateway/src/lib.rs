@@ -304,9 +304,9 @@ fn not_theirs(name: &str) -> Refusal {
 }
 
 /// How a refusal is told: as the provider would say it or, where the run is over and settings want it so, as a last answer.
-fn refused(refusal: Refusal, question: &Question, on_stop: OnStop) -> Reply {
+fn refused(refusal: Refusal, question: &Question, on_stop: OnStop, run: &str) -> Reply {
     match on_stop {
-        OnStop::Answer if is_end(&refusal) => relay::last_answer(question, &refusal),
+        OnStop::Answer if is_end(&refusal) => relay::last_answer(question, &refusal, run),
         OnStop::Error | OnStop::Answer => refusal.into_reply(question.api.dialect()),
     }
 }

@@ -7,7 +7,7 @@ use crate::bedrock::Family;
 use crate::bedrock::answers::{self, Counted};
 use crate::beginning::FoundAgain;
 use crate::circuit::Circuit;
-use crate::identity::RunName;
+use crate::identity::{RunName, name_of_last_answer};
 use crate::money::{Guards, SetAside};
 use crate::pieces::{Came, Events, FRAMES};
 use crate::question::Question;
@@ -203,15 +203,16 @@ async fn drain(events: &mut Events, meter: &mut Meter, most: Option<u64>) -> End
 }
 
 /// The last answer of a run that is over: a normal one that says why, so that whoever asked ends politely.
-pub(crate) fn last_answer(question: &Question, refusal: &Refusal) -> Reply {
+pub(crate) fn last_answer(question: &Question, refusal: &Refusal, run: &str) -> Reply {
     let text = &refusal.message;
     let usage = json!({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0});
     let counted = json!({"input_tokens": 0, "output_tokens": 0});
     let model = &question.model;
     let output = json!([{"type": "message", "id": "msg_runguard", "status": "completed", "role": "assistant",
         "content": [{"type": "output_text", "text": text, "annotations": []}]}]);
+    let id = name_of_last_answer(run);
     let response = |status: &str, output: &Value| {
-        json!({"id": "resp_runguard", "object": "response", "created_at": 0, "status": status, "model": model, "output": output,
+        json!({"id": id, "object": "response", "created_at": 0, "status": status, "model": model, "output": output,
             "parallel_tool_calls": false, "tool_choice": "auto", "tools": [],
             "usage": {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0, "input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}})
     };

@@ -24,7 +24,8 @@ const SEEDS: u64 = 25;
 /// they had, a node that asked in a circle what had become of its commands, a database that was put back to the time before it was built, a row
 /// that was sent again after its erasure, a command that came twice to a stream that was full the first time, a node that answered before the
 /// others had said what they decided alone, one that waited for the states of a database that was no
-/// more, a row that was erased and is of a clock that was ahead, a database that was back after another had taken its place.
+/// more, a row that was erased and is of a clock that was ahead, a database that was back after another had taken its place,
+/// a command that was refused the first time and done the second.
 const FOUND: [u64; 23] = [
     42, 67, 103, 192, 1203, 1411, 1442, 1843, 2362, 2530, 2611, 2817, 3486, 10306, 60133, 60213, 60222, 60242, 60357, 60587, 60610, 60904,
     61434,

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 /// Entries of one transaction and partition: fewer where they are large, so that a transaction has about as many rows and bytes as this.
 const ENTRIES: usize = 500;
+const ENTRIES_AT_FIRST: usize = 16;
 const FEWEST_ENTRIES: usize = 2;
 const ROWS: usize = 8_000;
 const BYTES: usize = 16 << 20;
@@ -83,7 +84,7 @@ pub(crate) async fn start(inner: &Inner) -> Result<Reading, StoreError> {
     cut(inner, positions.iter().copied().filter(|(_, at)| *at != EntryId::default()).collect()).await?;
     // In this order: what comes between is seen.
     let erased_at = inner.log.erased_at().await?;
-    Ok(Reading { positions, entries: AtomicUsize::new(FEWEST_ENTRIES), erased: Erasures::read(inner).await?, erased_at })
+    Ok(Reading { positions, entries: AtomicUsize::new(ENTRIES_AT_FIRST), erased: Erasures::read(inner).await?, erased_at })
 }
 
 /// One step: what the streams have after the positions, into the log. `None`: another node was faster, a session was erased, or the
