@@ -6,8 +6,8 @@
 //! into one swap. Without that a request loads the cell and swaps it, and tries again with what it found when another was faster:
 //! all of a node's requests at once, or (which is kinder to the one cell) one after the other on each node.
 
-use runguard_store::cluster::entry;
 use runguard_store::cluster::link::{About, CellName, Link, Put, Swap, SwapCell, Swapped, Value};
+use runguard_store::cluster::{Portions, entry};
 use runguard_store::redis::{RedisLink, RedisOptions};
 use runguard_store::{
     Cell, Change, Cluster, ClusterOptions, Decided, Family, Keep, Key, LogKept, Memory, Names, RETIRE_EVERY, Row, Rules, StoreHealth, View,
@@ -178,6 +178,7 @@ async fn gathered(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
             retire_every: RETIRE_EVERY,
             here_millis: 0,
             alone_bytes: u64::MAX,
+            portions: Portions::default(),
             unconfirmed: runguard_store::cluster::Shelf {
                 place: runguard_store::cluster::Place::default(),
                 entries_in_memory: 100_000,
@@ -214,7 +215,7 @@ impl Plain {
             let cell = SwapCell { name: name.clone(), expect: value.as_ref().map_or(0, |(token, _)| *token), put };
             match ok(self.link.swap(vec![Swap { partition: 7, cells: vec![cell], entry: bytes.clone() }]).await).pop() {
                 Some(Swapped::Raced(mut found)) => value = found.pop().flatten(),
-                Some(Swapped::Done | Swapped::Full) | None => return,
+                Some(Swapped::Done | Swapped::Full | Swapped::Fenced) | None => return,
             }
         }
     }

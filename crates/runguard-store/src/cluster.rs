@@ -105,10 +105,42 @@ pub struct ClusterOptions {
     pub here_millis: i64,
     /// What is decided alone may take so much of the disk.
     pub alone_bytes: u64,
+    /// How much of it is brought home at a time.
+    pub portions: Portions,
     /// How names become keys: [`agree_on_names`].
     pub names: Names,
     /// Makes tokens; another for every node.
     pub seed: u64,
+}
+
+/// How many rows of what was decided alone are brought home at a time.
+#[derive(Debug, Clone)]
+pub struct Portions {
+    /// Read together: the more, the more of them are of one state.
+    pub read: usize,
+    /// Of several states in one swap. The more, the less a row costs the database; and the likelier it is that another node is at one of the
+    /// states, and all of them are tried again.
+    pub together: usize,
+    /// Of one state in one swap.
+    pub of_one_state: usize,
+    /// Swaps that are made ready while others are on their way.
+    pub swaps: usize,
+}
+
+impl Default for Portions {
+    fn default() -> Self {
+        Self { read: 8_000, together: 32, of_one_state: 500, swaps: 64 }
+    }
+}
+
+/// As many from the front as are handled together, by their number and their bytes: one at least.
+pub(crate) fn fitting(sizes: impl Iterator<Item = usize>, most: usize, most_bytes: usize) -> usize {
+    let mut bytes = 0;
+    let fits = sizes.take(most).take_while(|size| {
+        bytes += size;
+        bytes <= most_bytes
+    });
+    fits.count().max(1)
 }
 
 /// Where the log is kept.
@@ -331,7 +363,7 @@ impl Inner {
             let cell = SwapCell { name: name.clone(), expect, put };
             found = match self.swap(vec![Swap { partition: name.partition(), cells: vec![cell], entry: Vec::new() }]).await?.pop() {
                 Some(Swapped::Raced(mut found)) => found.pop().flatten(),
-                Some(Swapped::Done | Swapped::Full) | None => return Ok(()),
+                Some(Swapped::Done | Swapped::Full | Swapped::Fenced) | None => return Ok(()),
             };
         }
     }
@@ -355,13 +387,16 @@ impl Inner {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A swap that rests on nothing a fence could have moved.
+    /// A swap that rests on nothing a fence could have moved: none of its answers is [`Swapped::Fenced`].
     async fn swap(&self, swaps: Vec<Swap>) -> Result<Vec<Swapped>, LinkError> {
+        let mut answers = self.link.swap(swaps.clone()).await?;
         loop {
-            match self.link.swap(swaps.clone()).await {
-                Err(LinkError::Fenced) => {}
-                answered => return answered,
+            let fenced: Vec<usize> = (0..answers.len()).filter(|place| answers[*place] == Swapped::Fenced).collect();
+            if fenced.is_empty() {
+                return Ok(answers);
             }
+            let again = self.link.swap(fenced.iter().map(|place| swaps[*place].clone()).collect()).await?;
+            fenced.into_iter().zip(again).for_each(|(place, answer)| answers[place] = answer);
         }
     }
 
@@ -437,7 +472,7 @@ impl Inner {
                 let swap = Swap { partition: name.partition(), cells: vec![removal], entry: Vec::new() };
                 expect = match self.swap(vec![swap]).await.map_err(failed)?.pop() {
                     Some(Swapped::Raced(mut found)) => found.pop().flatten().map_or(0, |(token, _)| token),
-                    Some(Swapped::Done | Swapped::Full) | None => break,
+                    Some(Swapped::Done | Swapped::Full | Swapped::Fenced) | None => break,
                 };
             }
             self.cells.forget(&name);
@@ -626,7 +661,7 @@ impl Cluster {
                     None => 0,
                 },
                 // Away? The step that follows finds out, and goes on without it.
-                Ok(Some(Swapped::Done | Swapped::Full) | None) | Err(_) => break,
+                Ok(Some(Swapped::Done | Swapped::Full | Swapped::Fenced) | None) | Err(_) => break,
             };
         }
         Ok(None)

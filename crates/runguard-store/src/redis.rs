@@ -348,7 +348,8 @@ impl RedisLink {
     }
 
     /// One call of the script. All swaps are of one partition in Redis Cluster.
-    async fn swap_at(&self, home: Home, swaps: &[Swap]) -> Result<Vec<Swapped>, LinkError> {
+    /// And how the fence stands, where it has moved.
+    async fn swap_at(&self, home: Home, swaps: &[Swap]) -> Result<(Vec<Swapped>, Option<String>), LinkError> {
         let (call, generation, fence) = {
             let known = self.known();
             let wrote = self.keys.wrote(home.partition(), self.writer);
@@ -383,8 +384,7 @@ impl RedisLink {
         let swapped = match answers.next() {
             Some(Reply::Nil) => return Err(LinkError::emptied()),
             Some(Reply::BulkString(fence)) => {
-                self.known().fences.insert(home.partition(), String::from_utf8_lossy(&fence).into_owned());
-                return Err(LinkError::Fenced);
+                return Ok((vec![Swapped::Fenced; swaps.len()], Some(String::from_utf8_lossy(&fence).into_owned())));
             }
             Some(Reply::Int(0)) => return Err(LinkError::Away("what was sent arrived too late, and nothing of it was done".to_owned())),
             Some(Reply::Array(mut answers)) if answers.len() == swaps.len() + 1 => {
@@ -415,7 +415,7 @@ impl RedisLink {
             }
         }
         settle_chains(swaps, &mut swapped);
-        Ok(swapped)
+        Ok((swapped, None))
     }
 
     /// Gives every partition the generation, then says so.
@@ -660,7 +660,9 @@ impl Link for RedisLink {
             return Ok(Vec::new());
         }
         if self.kind == Kind::Primary {
-            return self.swap_at(Home::Meta, &swaps).await;
+            let (answers, fence) = self.swap_at(Home::Meta, &swaps).await?;
+            self.known().fences.extend(fence.map(|fence| (Home::Meta.partition(), fence)));
+            return Ok(answers);
         }
         let mut places: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         let mut groups: BTreeMap<u16, Vec<Swap>> = BTreeMap::new();
@@ -670,9 +672,13 @@ impl Link for RedisLink {
             groups.entry(swap.partition).or_default().push(swap);
         }
         let calls = groups.iter().map(|(partition, swaps)| self.swap_at(Home::Partition(*partition), swaps));
+        let answered: Result<Vec<_>, LinkError> = join_all(calls).await.into_iter().collect();
         let mut answers = vec![Swapped::Full; count];
-        for (answered, places) in join_all(calls).await.into_iter().zip(places.into_values()) {
-            for (answer, place) in answered?.into_iter().zip(places) {
+        // Each partition has a fence of its own. Learned only with the whole answer: who sends all of it again must not be let through
+        // without having looked.
+        for ((of_partition, fence), (partition, places)) in answered?.into_iter().zip(places) {
+            self.known().fences.extend(fence.map(|fence| (Home::Partition(partition).partition(), fence)));
+            for (answer, place) in of_partition.into_iter().zip(places) {
                 answers[place] = answer;
             }
         }

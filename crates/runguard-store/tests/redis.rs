@@ -262,7 +262,7 @@ async fn races(link: Arc<RedisLink>, tasks: u64, times: u64) {
                             break;
                         }
                         Swapped::Raced(mut values) => seen = values.pop().unwrap(),
-                        Swapped::Full => panic!("full"),
+                        Swapped::Full | Swapped::Fenced => panic!("full"),
                     }
                 }
             }
@@ -637,6 +637,25 @@ async fn a_cluster_does_everything_and_its_slots_may_move() {
     assert_eq!(link.load(vec![name]).await.unwrap(), [Some((second, b"b".to_vec()))]);
     let log = log(&link, 3).await;
     assert_eq!(&log[log.len() - 2..], [b"before".to_vec(), b"after".to_vec()]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_a_cluster_the_fence_of_one_partition_says_nothing_of_what_another_did() {
+    let cluster = RedisCluster::start();
+    let (link, other) = (open(&cluster.url()).await, open(&cluster.url()).await);
+    for link in [&link, &other] {
+        link.about(about(7)).await.unwrap();
+    }
+    let made = |partition: u16, number: u128| swap(vec![cell(&CellName::new(partition, number), 0, set(token(), b"a"))], b"row");
+    for partition in 0..3 {
+        // It has learned how the fences stand.
+        while one(&link, made(partition, u128::from(token()))).await == Swapped::Fenced {}
+    }
+    other.fence().await.unwrap();
+    assert_eq!(one(&link, made(0, 1)).await, Swapped::Fenced);
+    assert_eq!(link.swap(vec![made(0, 1), made(2, 1)]).await.unwrap(), [Swapped::Done, Swapped::Fenced], "each for itself");
+    assert_eq!(link.swap(vec![made(1, 1), made(2, 1)]).await.unwrap(), [Swapped::Fenced, Swapped::Done]);
+    assert_eq!(link.swap(vec![made(1, 1)]).await.unwrap(), [Swapped::Done]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,7 +4,7 @@ use crate::clock::system_now;
 use crate::engine::{RULES, fresh_names};
 use crate::settings::Settings;
 use runguard_store::cluster::link::LinkError;
-use runguard_store::cluster::{Place, Shelf, agree_on_names, keep_names_used, names_used};
+use runguard_store::cluster::{Place, Portions, Shelf, agree_on_names, keep_names_used, names_used};
 use runguard_store::files::open_private_folder;
 use runguard_store::redis::{RedisLink, RedisOptions};
 use runguard_store::{Cluster, ClusterOptions, Embedded, LogKept, Names, OpenError, Options, RETIRE_EVERY, Role, Store, StoreError};
@@ -65,6 +65,7 @@ pub(super) async fn join(settings: &Settings) -> Result<Store, OpenError> {
         retire_every: RETIRE_EVERY,
         here_millis: system_now().as_millis(),
         alone_bytes: u64::from(settings.store.alone_mb) << 20,
+        portions: Portions::default(),
         unconfirmed: Shelf {
             place: Place::Folder(folder.join(UNCONFIRMED)),
             entries_in_memory: UNCONFIRMED_IN_MEMORY,

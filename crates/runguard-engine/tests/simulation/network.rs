@@ -98,7 +98,7 @@ impl Taped {
 pub(crate) struct Record {
     pub(crate) weather: Weather,
     pub(crate) server: ServerState,
-    /// It answers every write with an error.
+    /// It answers swaps and fences with an error.
     refuses: bool,
     /// Nodes that cannot be reached.
     pub(crate) cut: BTreeSet<usize>,
@@ -402,8 +402,8 @@ pub(crate) struct Line {
     generation: AtomicU64,
     /// The connection on which it was seen which database that is.
     looked_through: AtomicU64,
-    /// How often what was under way was put out of action, as far as the node knows.
-    fence: AtomicU64,
+    /// How often what was under way was put out of action, as far as the node knows: it learns it of each partition by itself.
+    fences: Mutex<BTreeMap<u16, u64>>,
     /// What a node of the version before, which knows nothing of them, has in the places where nodes say how it stands after a comeback.
     unknown: Mutex<BTreeMap<u128, (Token, Vec<u8>)>>,
 }
@@ -427,7 +427,7 @@ impl Line {
             life: life.clone(),
             generation: AtomicU64::new(0),
             looked_through: AtomicU64::new(0),
-            fence: AtomicU64::new(0),
+            fences: Mutex::default(),
             unknown: Mutex::default(),
         }
     }
@@ -523,13 +523,14 @@ impl Link for Line {
         let ids: Vec<Vec<String>> = swaps.iter().map(|swap| ids_of(swap).collect()).collect();
         let (network, life, sent_to) = (self.network.clone(), self.life.clone(), self.generation.load(Ordering::Relaxed));
         let deadline = network.database.millis() + DEADLINE_MILLIS;
-        let (fence, learned) = (self.fence.load(Ordering::Relaxed), Arc::new(AtomicU64::new(0)));
+        let (fences, learned) = (self.fences.lock().unwrap().clone(), Arc::new(AtomicU64::new(0)));
         let told = learned.clone();
         let is_looked_through = self.looked_through.load(Ordering::Relaxed) == self.network.record().broken;
+        let partitions: Vec<u16> = swaps.iter().map(|swap| swap.partition).collect();
         let (sent, all_ids, arrivals) = (Arc::new(swaps), ids.concat(), Arc::new(AtomicU64::new(0)));
         let answered = self
             .call(Kind::Acknowledged, Duration::ZERO, move |link| {
-                let (network, life, sent, told) = (network.clone(), life.clone(), sent.clone(), told.clone());
+                let (network, life, sent, told, fences) = (network.clone(), life.clone(), sent.clone(), told.clone(), fences.clone());
                 if arrivals.fetch_add(1, Ordering::Relaxed) > 0 {
                     // What was refused the first time may be done the second, and nobody hears of it.
                     network.record().repeated.extend(all_ids.iter().cloned());
@@ -540,27 +541,31 @@ impl Link for Line {
                     if sent_to != 0 && (!is_looked_through || network.database.generation() != Some(sent_to)) {
                         return Err(LinkError::emptied());
                     }
-                    if network.database.fence_now() != fence && !is_before {
-                        told.store(network.database.fence_now(), Ordering::Relaxed);
-                        return Err(LinkError::Fenced);
-                    }
                     if network.database.millis() > deadline && !is_before {
                         return Err(LinkError::Away("it arrived too late".into()));
                     }
                     network.take_writes()?;
-                    let names: BTreeSet<CellName> = sent.iter().flat_map(|swap| &swap.cells).map(|cell| cell.name.clone()).collect();
+                    let fence = network.database.fence_now();
+                    let is_fenced = |swap: &Swap| !is_before && fences.get(&swap.partition).copied().unwrap_or(0) != fence;
+                    told.store(fence, Ordering::Relaxed);
+                    let sent: Vec<(bool, Swap)> = sent.iter().map(|swap| (is_fenced(swap), swap.clone())).collect();
+                    let made: Vec<Swap> = sent.iter().filter(|(is_fenced, _)| !is_fenced).map(|(_, swap)| swap.clone()).collect();
+                    let names: BTreeSet<CellName> = made.iter().flat_map(|swap| &swap.cells).map(|cell| cell.name.clone()).collect();
                     let names: Vec<CellName> = names.into_iter().collect();
                     let values = link.load(names.clone()).await?;
                     let tokens = names.into_iter().zip(values).map(|(name, value)| (name, value.map_or(0, |(token, _)| token)));
-                    let answers = link.swap(sent.to_vec()).await?;
-                    network.tape(&life, &sent, &answers, tokens.collect());
-                    network.as_its_version_does(&life, &sent, &answers);
-                    Ok(answers)
+                    let answers = link.swap(made.clone()).await?;
+                    network.tape(&life, &made, &answers, tokens.collect());
+                    network.as_its_version_does(&life, &made, &answers);
+                    let mut answers = answers.into_iter();
+                    let answer = |is_fenced| if is_fenced { Some(Swapped::Fenced) } else { answers.next() };
+                    Ok(sent.into_iter().map(|(is_fenced, _)| is_fenced).filter_map(answer).collect::<Vec<_>>())
                 }
             })
             .await;
-        if matches!(&answered, Err(LinkError::Fenced)) {
-            self.fence.store(learned.load(Ordering::Relaxed), Ordering::Relaxed);
+        if let Ok(answers) = &answered {
+            let fenced = partitions.iter().zip(answers).filter(|(_, answer)| **answer == Swapped::Fenced);
+            self.fences.lock().unwrap().extend(fenced.map(|(partition, _)| (*partition, learned.load(Ordering::Relaxed))));
         }
         let mut record = self.network.record();
         match &answered {
@@ -571,7 +576,7 @@ impl Link for Line {
                 record.in_doubt.retain(|id| !fresh.contains(id));
             }
             Err(LinkError::Away(_)) => {}
-            Err(LinkError::Refused(_) | LinkError::NotOurs(_) | LinkError::Fenced) => record.in_doubt.retain(|id| !fresh.contains(id)),
+            Err(LinkError::Refused(_) | LinkError::NotOurs(_)) => record.in_doubt.retain(|id| !fresh.contains(id)),
         }
         drop(record);
         answered

@@ -10,7 +10,7 @@ use runguard_guards::answer::Shape;
 use runguard_guards::guard::api_circuit::Control;
 use runguard_guards::guard::{ROUTES, Route};
 use runguard_guards::input::Input;
-use runguard_store::cluster::{Place, Shelf};
+use runguard_store::cluster::{Place, Portions, Shelf};
 use runguard_store::{Cluster, ClusterOptions, LogFault, LogKept, Memory, Names, RETIRE_EVERY, Row, Store};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -327,6 +327,8 @@ impl World {
             patience: Duration::from_millis(500),
             retire_every: RETIRE_EVERY,
             alone_bytes: u64::MAX,
+            // Small, so that there are several of each.
+            portions: Portions { read: 5, together: 3, of_one_state: 2, swaps: 1 },
             // Small, so that there is always something on disk.
             unconfirmed: Shelf { place: self.nodes()[life.node].shelf.clone(), entries_in_memory: 4, most_bytes: u64::MAX },
             // It may be wrong.

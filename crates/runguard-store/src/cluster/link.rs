@@ -89,6 +89,8 @@ pub enum Swapped {
     Raced(Vec<Value>),
     /// Nothing was changed: its stream is at the bound.
     Full,
+    /// Nothing was changed: the fence has moved since the last call, and what it was decided on is to be looked at again.
+    Fenced,
 }
 
 /// Where an entry stands in its partition's stream.
@@ -246,9 +248,6 @@ pub enum LinkError {
     /// The server says no: wrong password, not a primary, out of memory.
     #[error("the shared database refuses: {0}")]
     Refused(String),
-    /// The fence has moved since the last call: nothing was done, and what it was decided on is to be looked at again.
-    #[error("the shared database asks to look again")]
-    Fenced,
     /// Another format, other partitions, or emptied since [`Link::about`] was asked.
     #[error("the shared database is not ours: {0}")]
     NotOurs(String),
@@ -265,7 +264,7 @@ impl LinkError {
         match self {
             Self::NotOurs(_) => !self.is_emptied(),
             Self::Refused(why) => ["NOPERM", "NOAUTH", "WRONGPASS"].iter().any(|code| why.contains(code)),
-            Self::Away(_) | Self::Fenced => false,
+            Self::Away(_) => false,
         }
     }
 
@@ -328,7 +327,7 @@ pub trait Link: Send + Sync + fmt::Debug + 'static {
     fn has_read(&self, generation: u64, positions: &[(u16, EntryId)]);
 
     /// Swaps that were sent before, and have not arrived, do nothing when they do. Whoever still waits for one hears of it
-    /// ([`LinkError::Fenced`]) and sends it again: to everybody it takes place after this.
+    /// ([`Swapped::Fenced`]) and sends it again: to everybody it takes place after this.
     fn fence(&self) -> impl Future<Output = Result<(), LinkError>> + Send;
 
     /// What the server calls itself: another name after every start. 0: not known yet.

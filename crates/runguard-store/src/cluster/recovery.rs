@@ -4,13 +4,14 @@
 //! Back: it learns whether anything was lost. A database that was emptied is filled again from the log, by one node, before anyone
 //! decides on it. Then what was decided alone is brought home: its events are applied to the shared states, its rows logged.
 
+use crate::cluster::alone::Local;
 use crate::cluster::cells::{Wanted, WantedRows, name_of, number_of};
 use crate::cluster::entry::{self, encode_row};
 use crate::cluster::importer::{self, import_once};
 use crate::cluster::link::{About, CellName, EntryId, LinkError, OTHER_SECRET, Put, Swap, SwapCell, Swapped, Value};
 use crate::cluster::log::{Positions, as_kept};
 use crate::cluster::unconfirmed::{Progress, page_of};
-use crate::cluster::{CATCH_UP, FLUSH, Inner, Noted, OUTRUN, Shared, endpoint_note, from_the_start};
+use crate::cluster::{CATCH_UP, FLUSH, Inner, Noted, OUTRUN, Shared, endpoint_note, fitting, from_the_start};
 use crate::error::StoreError;
 use crate::key::{Family, Names};
 use crate::log::{Happened, Order, RowFilter, RowWithEffects, encode_happened, happened};
@@ -33,22 +34,18 @@ const PULSE: Duration = Duration::from_secs(1);
 const BUILD_LEASE: Duration = Duration::from_secs(6);
 /// Time for the other nodes to send again what the log may lack, before states are built from it.
 const GRACE: Duration = Duration::from_secs(1);
-/// Cells written in one call.
+/// Cells, or entries, written in one call.
 const CELLS_AT_ONCE: usize = 500;
 /// Questions to the log that are under way together.
 const QUESTIONS_AT_ONCE: usize = 16;
-/// Rows of one state in one swap.
-const OF_ONE_STATE: Load = Load { rows: 500, bytes: 1 << 20 };
-/// Rows of several states in one swap. The more, the less a row costs the database; and the likelier it is that another node is at one of
-/// the states, and all of them are tried again: so often together, then by themselves.
-const TOGETHER: Load = Load { rows: 32, bytes: 64 << 10 };
+/// Bytes of rows in one swap: of one state, and of several.
+const BYTES_OF_ONE_STATE: usize = 1 << 20;
+const BYTES_TOGETHER: usize = 64 << 10;
+/// Rows of several states that others were faster at are tried so often together, then by themselves.
 const TRIES_TOGETHER: u32 = 3;
-/// Rows of what was decided alone that are read at a time: the more, the more of them are of one state.
-const MOST_ROWS: usize = 8_000;
-const FEWEST_ROWS: usize = 100;
+/// Rows of what was decided alone that are read in one piece, and the bytes that are read before they are brought.
+const ROWS_OF_PIECE: usize = 250;
 const BYTES_OF_PART: usize = 8 << 20;
-/// Parcels made ready at a time.
-const PARCELS_AT_ONCE: usize = 64;
 /// Where it is noted that the states were built: no state's name has this number.
 const BUILT: u128 = 0;
 /// In each partition: from here on rows that are sent again are too late for the states.
@@ -139,17 +136,15 @@ pub(crate) async fn run_homecoming(inner: &Inner) {
 
 /// One part may take long, and what is said of it ends.
 async fn while_it_is_said<T>(inner: &Inner, brought: impl Future<Output = T>) -> T {
-    let say = async {
-        loop {
-            tokio::time::sleep(SAY_AGAIN).await;
-            // Whoever tends to the database's health sees why not.
-            let _ = say_what_waits(inner).await;
+    let mut brought = std::pin::pin!(brought);
+    loop {
+        tokio::select! {
+            biased;
+            brought = &mut brought => return brought,
+            () = tokio::time::sleep(SAY_AGAIN) => {}
         }
-    };
-    tokio::select! {
-        biased;
-        brought = brought => brought,
-        never = say => never,
+        // Whoever tends to the database's health sees why not.
+        let _ = say_what_waits(inner).await;
     }
 }
 
@@ -173,6 +168,8 @@ struct Homecoming {
 pub(crate) async fn say_what_waits(inner: &Inner) -> Result<(), LinkError> {
     let name = CellName::new(0, BEHIND);
     let mut found = inner.link.load(vec![name.clone()]).await?.pop().flatten();
+    // What stands there and was not told to all is not said yet.
+    let mut is_told = inner.health.ours_behind.load(Ordering::Acquire);
     loop {
         let now = inner.clock.now_millis();
         let (expect, mut nodes): (_, BTreeMap<u64, i64>) =
@@ -183,7 +180,7 @@ pub(crate) async fn say_what_waits(inner: &Inner) -> Result<(), LinkError> {
         let until = inner.has_rows_to_bring().then_some(now + SAID_FOR_MILLIS);
         let is_said = match (said, until) {
             (None, None) => true,
-            (Some(said), Some(until)) => until - said < SAID_FOR_MILLIS / 2,
+            (Some(said), Some(until)) => is_told && until - said < SAID_FOR_MILLIS / 2,
             (None, Some(_)) | (Some(_), None) => false,
         };
         if is_said {
@@ -196,10 +193,11 @@ pub(crate) async fn say_what_waits(inner: &Inner) -> Result<(), LinkError> {
         let swap = Swap { partition: 0, cells: vec![SwapCell { name: name.clone(), expect, put }], entry: Vec::new() };
         found = match inner.swap(vec![swap]).await?.pop() {
             Some(Swapped::Raced(mut found)) => found.pop().flatten(),
-            Some(Swapped::Done | Swapped::Full) | None => {
+            Some(Swapped::Done | Swapped::Full | Swapped::Fenced) | None => {
                 if until.is_some() {
                     // Whoever does not know it yet hears of it with the next decision.
                     inner.link.fence().await?;
+                    is_told = true;
                 }
                 inner.link.load(vec![name.clone()]).await?.pop().flatten()
             }
@@ -490,7 +488,7 @@ async fn send_again(inner: &Inner, generation: u64) -> Result<(), LinkError> {
                 match answer {
                     Swapped::Done => {}
                     Swapped::Raced(_) => late.push(kept),
-                    Swapped::Full => full.push((kept, swap)),
+                    Swapped::Full | Swapped::Fenced => full.push((kept, swap)),
                 }
             }
             if !full.is_empty() {
@@ -588,7 +586,9 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
     let cell = SwapCell { name: CellName::new(0, BUILT), expect: noted, put: note };
     match inner.swap(vec![Swap { partition: 0, cells: vec![cell], entry: Vec::new() }]).await?.pop() {
         Some(Swapped::Done) => Ok(()),
-        Some(Swapped::Raced(_) | Swapped::Full) | None => Err(LinkError::Away("another node built the states at the same time".into())),
+        Some(Swapped::Raced(_) | Swapped::Full | Swapped::Fenced) | None => {
+            Err(LinkError::Away("another node built the states at the same time".into()))
+        }
     }
 }
 
@@ -628,10 +628,11 @@ async fn bring_unknown(inner: &Inner, mut rows: Vec<RowWithEffects>, doubtful: b
         let (_, back) = split_known(inner, take_back(inner, known).await?).await?;
         rows = unknown.into_iter().chain(back).collect();
     }
-    let parcels = parcels_of(groups_of(inner, rows)?);
+    let together = Load { rows: inner.options.portions.together, bytes: BYTES_TOGETHER };
+    let parcels = parcels_of(groups_of(inner, rows)?, together);
     let has_failed = &AtomicBool::new(false);
     // While some are on their way the next are made ready.
-    let on_their_way = parcels.chunks(PARCELS_AT_ONCE).map(|some| async move {
+    let on_their_way = parcels.chunks(inner.options.portions.swaps).map(|some| async move {
         if has_failed.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -740,29 +741,23 @@ fn groups_of(inner: &Inner, rows: Vec<RowWithEffects>) -> Result<Vec<Vec<Kept>>,
     Ok(groups.into_values().collect())
 }
 
-/// So many rows of this one from the front as go in one swap: one at least.
-fn some_of<K: std::borrow::Borrow<Kept>>(rows: &[K], most: Load) -> usize {
-    let mut load = Load::default();
-    let fits = rows.iter().take_while(|kept| {
-        load = load.with((*kept).borrow());
-        load.is_within(most)
-    });
-    fits.count().max(1)
-}
-
 /// Small groups of one partition, several in a parcel.
-fn parcels_of(groups: Vec<Vec<Kept>>) -> Vec<Vec<Vec<Kept>>> {
+fn parcels_of(groups: Vec<Vec<Kept>>, together: Load) -> Vec<Vec<Vec<Kept>>> {
     let mut parcels: Vec<Vec<Vec<Kept>>> = Vec::new();
     // Of each partition: the parcel that has room, and what is in it.
     let mut open: HashMap<u16, (usize, Load)> = HashMap::new();
     for group in groups {
         let partition = group.iter().find_map(|kept| kept.names.first()).map_or(0, CellName::partition);
         let with = |load: Load| group.iter().fold(load, Load::with);
-        if let Some((parcel, load)) = open.get_mut(&partition).filter(|(_, load)| with(*load).is_within(TOGETHER)) {
+        if let Some((parcel, load)) = open.get_mut(&partition).filter(|(_, load)| with(*load).is_within(together)) {
             *load = with(*load);
             parcels[*parcel].push(group);
         } else {
-            open.insert(partition, (parcels.len(), with(Load::default())));
+            let load = with(Load::default());
+            // One that is full by itself leaves the open one as it is.
+            if load.is_within(together) {
+                open.insert(partition, (parcels.len(), load));
+            }
             parcels.push(vec![group]);
         }
     }
@@ -789,7 +784,8 @@ async fn bring_parcel(inner: &Inner, parcel: &[Vec<Kept>], erased: &Erasures) ->
 async fn bring_group(inner: &Inner, group: &[&Kept]) -> Result<(), StoreError> {
     let mut left = group;
     while !left.is_empty() {
-        let (some, rest) = left.split_at(some_of(left, OF_ONE_STATE));
+        let sizes = left.iter().map(|kept| kept.bytes.len());
+        let (some, rest) = left.split_at(fitting(sizes, inner.options.portions.of_one_state, BYTES_OF_ONE_STATE));
         if !bring(inner, some, u32::MAX).await? {
             return Err(StoreError::Write(OUTRUN.into()));
         }
@@ -841,24 +837,36 @@ async fn bring(inner: &Inner, some: &[&Kept], tries: u32) -> Result<bool, StoreE
     }
 }
 
-/// So many as these are to be read next.
-fn rows_like(found: &[RowWithEffects]) -> usize {
-    let bytes: usize = found.iter().map(|kept| kept.row.answer.len() + kept.row.input.len() + kept.effects.len()).sum();
-    (found.len() * BYTES_OF_PART / bytes.max(1)).clamp(FEWEST_ROWS, MOST_ROWS)
+/// The next rows of what was decided alone, as many as are brought together.
+async fn next_part(local: &Local, mut after: Option<u64>, most: usize) -> Result<Vec<RowWithEffects>, StoreError> {
+    let (mut part, mut bytes) = (Vec::new(), 0);
+    while part.len() < most && bytes < BYTES_OF_PART {
+        let asked = ROWS_OF_PIECE.min(most - part.len());
+        let piece = local.rows_with_effects(after, asked).await?;
+        let is_last = piece.len() < asked;
+        bytes += piece.iter().map(|kept| kept.row.answer.len() + kept.row.input.len() + kept.effects.len()).sum::<usize>();
+        after = piece.last().map_or(after, |kept| Some(kept.row.seq));
+        part.extend(piece);
+        if is_last {
+            break;
+        }
+    }
+    Ok(part)
 }
 
 /// Brings what was decided alone to the others, oldest first.
 async fn bring_home(inner: &Inner, homecoming: &mut Homecoming) -> Result<(), StoreError> {
     let mut ahead: Option<Vec<RowWithEffects>> = None;
-    let mut rows_at_once = FEWEST_ROWS;
+    // After a failure it begins small: a slow way takes less at a time.
+    let mut most = ROWS_OF_PIECE.min(inner.options.portions.read);
     loop {
         let local = inner.alone.open.read().await.clone();
         let Some(local) = local else { return Ok(()) };
         let found = match ahead.take().filter(|found| !found.is_empty()) {
             Some(found) => found,
-            None => local.rows_with_effects(homecoming.brought, rows_at_once).await?,
+            None => next_part(&local, homecoming.brought, most).await?,
         };
-        rows_at_once = rows_like(&found);
+        most = (most * 2).min(inner.options.portions.read);
         let Some(last) = found.last().map(|kept| kept.row.seq) else {
             drop(local);
             if inner.alone.close_if_empty(homecoming.brought).await? {
@@ -870,8 +878,7 @@ async fn bring_home(inner: &Inner, homecoming: &mut Homecoming) -> Result<(), St
         // While this is under way some may arrive and others not.
         let doubtful = std::mem::replace(&mut homecoming.doubtful, true);
         // The next are read while these are on their way.
-        let (brought, next) =
-            futures_util::future::join(bring_unknown(inner, found, doubtful), local.rows_with_effects(Some(last), rows_at_once)).await;
+        let (brought, next) = futures_util::future::join(bring_unknown(inner, found, doubtful), next_part(&local, Some(last), most)).await;
         brought?;
         ahead = next.ok();
         (homecoming.doubtful, homecoming.brought) = (doubtful, Some(last));

@@ -221,7 +221,7 @@ impl Inner {
         let swap = Swap { partition: name.partition(), cells: vec![SwapCell { name: name.clone(), expect, put }], entry: Vec::new() };
         match self.swap(vec![swap]).await?.pop() {
             Some(Swapped::Raced(mut found)) => Ok(Err(found.pop().flatten())),
-            Some(Swapped::Done | Swapped::Full) | None => Ok(Ok(token)),
+            Some(Swapped::Done | Swapped::Full | Swapped::Fenced) | None => Ok(Ok(token)),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! The newest entries are in memory. While the log takes no rows the older ones go to disk, page by page, up to a bound; that it comes
 //! near, and what is let go of beyond it, is said. What is on disk outlives the process.
 
+use crate::cluster::fitting;
 use crate::cluster::log::Positions;
 use crate::files::{create_private_folder, private_file};
 use serde::{Deserialize, Serialize};
@@ -52,7 +53,7 @@ impl Progress {
 #[derive(Debug, Clone)]
 pub struct Shelf {
     pub place: Place,
-    /// Entries that stay in memory.
+    /// Entries that stay in memory, of a thousand bytes on average.
     pub entries_in_memory: usize,
     /// Bytes on disk.
     pub most_bytes: u64,
@@ -163,14 +164,9 @@ impl Held {
     }
 }
 
-/// How many of these, from the front, are handled together: one at least.
+/// How many of these, from the front, make a page.
 pub(crate) fn page_of<'a>(most: usize, entries: impl Iterator<Item = &'a Vec<u8>>) -> usize {
-    let mut bytes = 0;
-    let fits = entries.take(most).take_while(|entry| {
-        bytes += entry.len();
-        bytes <= PAGE_BYTES
-    });
-    fits.count().max(1)
+    fitting(entries.map(Vec::len), most, PAGE_BYTES)
 }
 
 #[derive(Debug)]
@@ -526,6 +522,24 @@ mod tests {
         assert!(!next_life.is_of_another(7) && next_life.is_of_another(9));
         next_life.confirm(&positions(1_000));
         assert_eq!((next_life.counts(), files()), ((0, 0, 0), 0));
+    }
+
+    #[test]
+    fn entries_of_many_rows_are_bounded_by_their_bytes() {
+        let shelf = Shelf { place: Place::default(), entries_in_memory: 1_000, most_bytes: u64::MAX };
+        let unconfirmed = Unconfirmed::new(shelf.clone());
+        let large = |number: u64| Sent { entry: [&number.to_be_bytes()[..], &vec![0; 500_000]].concat(), ..sent(number) };
+        (0..20).for_each(|number| unconfirmed.add(7, std::iter::once(large(number))));
+        let in_memory: usize = unconfirmed.part(Part::Recent).iter().map(|(_, entry)| entry.len()).sum();
+        assert!(in_memory <= 1_000 * BYTES_OF_ENTRY + PAGE_BYTES, "{in_memory}");
+        assert!(shelf.place.names().iter().all(|name| shelf.place.read(name).unwrap().len() <= PAGE_BYTES + 500_000), "pages too");
+        let numbers = || -> Vec<u64> {
+            let entries = unconfirmed.parts().into_iter().flat_map(|part| unconfirmed.part(part));
+            entries.map(|(_, entry)| u64::from_be_bytes(entry[..8].try_into().unwrap())).collect()
+        };
+        assert_eq!(numbers(), (0..20).collect::<Vec<_>>(), "nothing is gone, and all of it is in order");
+        unconfirmed.confirm(&positions(20));
+        assert_eq!((numbers(), unconfirmed.lock().recent_bytes), (Vec::new(), 0));
     }
 
     #[test]

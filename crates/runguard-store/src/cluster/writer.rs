@@ -160,14 +160,14 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
         };
         let answered = tokio::time::timeout_at(started + inner.options.patience, asked).await;
         match answered.unwrap_or_else(|_| Err(LinkError::Away("no answer in time".into()))) {
-            Ok(answers) => break answers,
+            Ok(answers) if !answers.contains(&Swapped::Fenced) => break answers,
             // Decided again, knowing what is to be known. If it was sent before, it is not known what became of that.
-            Err(LinkError::Fenced) => {
+            Ok(answers) => {
                 if let Err(error) = recovery::say_what_waits(inner).await {
                     inner.health.away(&error, started);
                 }
                 if again == 0 {
-                    return give_up(ProposalResult::Raced);
+                    break answers;
                 }
             }
             Err(error) => {
@@ -188,6 +188,7 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
                 inner.health.has_room();
                 (ProposalResult::Done, SwapReply::Done)
             }
+            Swapped::Fenced => (ProposalResult::Raced, SwapReply::None),
             Swapped::Full => {
                 inner.health.full();
                 // What was sent twice may still arrive once there is room: were it tried again it could count twice.

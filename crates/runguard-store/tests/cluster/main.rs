@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
-use runguard_store::cluster::entry;
 use runguard_store::cluster::link::{About, CellName, Link as _, Swap};
 use runguard_store::cluster::model::ModelLink;
+use runguard_store::cluster::{Portions, entry};
 use runguard_store::{
     Cell, Change, Cluster, ClusterOptions, Decided, Durability, Embedded, Family, Keep, Key, LogKept, Memory, Names, Options, Order,
     RETIRE_EVERY, Role, Row, RowFilter, RowWithEffects, Rules, StoreHealth, View, Written,
@@ -73,6 +73,7 @@ async fn join(link: &ModelLink, log: LogKept, folder: PathBuf, number: usize) ->
         retire_every: RETIRE_EVERY,
         here_millis: 0,
         alone_bytes: u64::MAX,
+        portions: Portions::default(),
         unconfirmed: runguard_store::cluster::Shelf {
             place: runguard_store::cluster::Place::default(),
             entries_in_memory: 100_000,

@@ -191,6 +191,7 @@ impl Toy {
             retire_every,
             here_millis: 0,
             alone_bytes: u64::MAX,
+            portions: runguard_store::cluster::Portions::default(),
             unconfirmed: runguard_store::cluster::Shelf {
                 place: runguard_store::cluster::Place::default(),
                 entries_in_memory: 100_000,
