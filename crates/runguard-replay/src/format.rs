@@ -157,22 +157,18 @@ pub enum Input {
 
 /// The runs of a file, or of a folder that is one log, in the format that is named or else guessed.
 pub fn input(path: &Path, format: Option<Format>, detail: Detail) -> Result<Input, OpenError> {
-    let format = match format {
-        Some(format) => format,
-        None => guess(path)?,
-    };
-    if format != Format::Traces {
-        return Ok(Input::Runs(open(path, Some(format), detail)?));
-    }
-    let lines = Lines::open(path).map_err(|source| OpenError::Unreadable { path: path.to_owned(), source })?;
-    Ok(Input::Lines(lines, trace::parse))
+    let runs = open(path, format, detail)?;
+    Ok(match runs.source {
+        Source::Lines(lines, ..) => Input::Lines(lines, trace::parse),
+        Source::Rows(_) | Source::Records(_) | Source::Packed(_) => Input::Runs(runs),
+    })
 }
 
 /// [`input`], as runs whatever the format.
 pub fn open(path: &Path, format: Option<Format>, detail: Detail) -> Result<Runs, OpenError> {
-    let format = match format {
-        Some(format) => format,
-        None => guess(path)?,
+    let Looked { format, begun } = match format {
+        Some(format) => Looked { format, begun: None },
+        None => look(path)?,
     };
     let unreadable = |source| OpenError::Unreadable { path: path.to_owned(), source };
     if format == Format::DecisionLog && decision_log::is_database(path) {
@@ -188,10 +184,13 @@ pub fn open(path: &Path, format: Option<Format>, detail: Detail) -> Result<Runs,
     };
     let mut files: VecDeque<PathBuf> = if path.is_dir() { json_files(path).map_err(unreadable)?.into() } else { [path.to_owned()].into() };
     let Some(first) = files.pop_front() else { return Err(OpenError::Unknown { path: path.to_owned() }) };
-    let read = Arc::default();
-    let input = trace::unpacked(&first, &read).map_err(|source| OpenError::Unreadable { path: first.clone(), source })?;
+    let begun = match begun {
+        Some(begun) => begun,
+        None => Begun::open(&first).map_err(|source| OpenError::Unreadable { path: first.clone(), source })?,
+    };
+    let Begun { records, read } = begun;
     let out = Out { file: first.into(), format, detail, ready: VecDeque::new() };
-    let reading = Reading { records: Records::new(input), files, read: read.clone(), reader, out, ended: false };
+    let reading = Reading { records, files, read: read.clone(), reader, out, ended: false };
     Ok(Runs { format, read, source: Source::Records(reading) })
 }
 
@@ -393,17 +392,43 @@ impl Iterator for Reading {
 
 /// The format of a file, by what is in it.
 pub fn guess(path: &Path) -> Result<Format, OpenError> {
+    look(path).map(|looked| looked.format)
+}
+
+/// What a look at a file told.
+struct Looked {
+    format: Format,
+    /// Where the first record tells, the file is read on from there: it may be all there is.
+    begun: Option<Begun>,
+}
+
+/// A file whose records are being read.
+struct Begun {
+    records: Records<Box<dyn BufRead + Send>>,
+    /// Bytes of it that were read, packed as it lies.
+    read: Arc<AtomicU64>,
+}
+
+impl Begun {
+    fn open(file: &Path) -> io::Result<Self> {
+        let read = Arc::default();
+        Ok(Self { records: Records::new(trace::unpacked(file, &read)?), read })
+    }
+}
+
+fn look(path: &Path) -> Result<Looked, OpenError> {
     let unreadable = |source| OpenError::Unreadable { path: path.to_owned(), source };
     if decision_log::is_database(path) {
-        return Ok(Format::DecisionLog);
+        return Ok(Looked { format: Format::DecisionLog, begun: None });
     }
     if path.is_file() && is_packed(path).map_err(unreadable)? {
-        return Ok(Format::Packed);
+        return Ok(Looked { format: Format::Packed, begun: None });
     }
     let unknown = || OpenError::Unknown { path: path.to_owned() };
     let file = if path.is_dir() { json_files(path).map_err(unreadable)?.into_iter().next().ok_or_else(unknown)? } else { path.to_owned() };
-    let input = trace::unpacked(&file, &Arc::default()).map_err(unreadable)?;
-    guess_of(input).ok_or_else(unknown)
+    let read = Arc::default();
+    let (format, records) = guess_of(trace::unpacked(&file, &read).map_err(unreadable)?).ok_or_else(unknown)?;
+    Ok(Looked { format, begun: records.map(|records| Begun { records, read }) })
 }
 
 /// What a file of packed runs begins with.
@@ -415,20 +440,31 @@ fn is_packed(path: &Path) -> io::Result<bool> {
     Ok(start == PACKED)
 }
 
-fn guess_of(input: impl BufRead) -> Option<Format> {
-    let mut likely = None;
-    let records = Records::new(input).filter_map(|piece| match piece {
-        Piece::Record { bytes, .. } => Some(sketch::of(&bytes)),
-        Piece::ListStart { .. } | Piece::ListEnd | Piece::Broken { .. } => None,
-    });
-    for record in records.take(LOOKED_AT).flatten() {
-        match sketch::format_of(&record) {
-            Some(sketch::Guess::Surely(format)) => return Some(format),
+/// The format; and the records, as if none had been looked at, where the first of them told. More than one is not held.
+fn guess_of<R: BufRead>(input: R) -> Option<(Format, Option<Records<R>>)> {
+    let mut records = Records::new(input);
+    let (mut likely, mut looked_at) = (None, 0);
+    let mut before = VecDeque::new();
+    while looked_at < LOOKED_AT
+        && let Some(piece) = records.next()
+    {
+        let Piece::Record { bytes, .. } = &piece else {
+            before.push_back(piece);
+            continue;
+        };
+        looked_at += 1;
+        match sketch::of(bytes).and_then(|record| sketch::format_of(&record)) {
+            Some(sketch::Guess::Surely(format)) if looked_at == 1 => {
+                before.push_back(piece);
+                records.put_back(before);
+                return Some((format, Some(records)));
+            }
+            Some(sketch::Guess::Surely(format)) => return Some((format, None)),
             Some(sketch::Guess::Perhaps(format)) => likely = likely.or(Some(format)),
             None => {}
         }
     }
-    likely
+    likely.map(|format| (format, None))
 }
 
 /// What is to be read of a path, each to be [opened](open): the path itself when it is a file, or a folder that is one log (a
