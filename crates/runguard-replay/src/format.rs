@@ -9,6 +9,7 @@ mod claude_code;
 mod conversation;
 mod decision_log;
 mod grouped;
+mod json;
 mod langfuse;
 mod langsmith;
 mod message;
@@ -23,8 +24,8 @@ mod tau_bench;
 
 use crate::packed::Frames;
 use crate::trace::{self, Broken, Detail, Lines, ReadAt, Run};
+use json::Value;
 use records::{Piece, Records};
-use serde_json::Value;
 use std::collections::VecDeque;
 use std::fmt;
 use std::fs;
@@ -271,7 +272,7 @@ trait Reader: Send {
 
     fn list_end(&mut self, _out: &mut Out) {}
 
-    fn record(&mut self, line: u64, record: Value, out: &mut Out);
+    fn record(&mut self, line: u64, record: Value<'_>, out: &mut Out);
 
     /// Something was lost here.
     fn gap(&mut self) {}
@@ -340,7 +341,7 @@ impl Reading {
                 self.reader.gap();
                 self.out.broken(line, problem);
             }
-            Some(Piece::Record { line, bytes }) => match serde_json::from_slice(bytes.trim_ascii_end()) {
+            Some(Piece::Record { line, bytes }) => match Value::parse(bytes.trim_ascii_end()) {
                 Ok(record) => self.take(line, record),
                 Err(error) => self.out.broken(line + (error.line() as u64).saturating_sub(1), format!("not JSON: {error}")),
             },
@@ -364,7 +365,7 @@ impl Reading {
     }
 
     /// A list that stands on one line among others is one all the same.
-    fn take(&mut self, line: u64, record: Value) {
+    fn take(&mut self, line: u64, record: Value<'_>) {
         match record {
             Value::Array(elements) => {
                 self.reader.list_start(line, &mut self.out);

@@ -9,6 +9,7 @@ use runguard_core::detect::stall::{Deed, error_fingerprint, result_fingerprint, 
 use runguard_core::fingerprint;
 use runguard_core::prices::{Prices, Usage};
 use serde_json::Value;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 use xxhash_rust::xxh3::xxh3_64;
@@ -26,10 +27,10 @@ pub(super) struct ToolCall {
 
 /// What came of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ToolResult {
+pub(super) struct ToolResult<'a> {
     /// Of the call; empty where the source has none.
     pub(super) id: String,
-    pub(super) text: String,
+    pub(super) text: Cow<'a, str>,
     /// The source's own flag.
     pub(super) failed: Option<bool>,
 }
@@ -63,11 +64,26 @@ impl Spent {
 
 /// One turn of the model.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct Turn {
-    pub(super) text: String,
+pub(super) struct Turn<'a> {
+    /// Nobody asks for it beside calls.
+    pub(super) text: Cow<'a, str>,
     pub(super) calls: Vec<ToolCall>,
     pub(super) spent: Spent,
     pub(super) at_millis: Option<i64>,
+}
+
+impl Turn<'_> {
+    /// It says this too, on a line of its own.
+    pub(super) fn say(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        let said = self.text.to_mut();
+        if !said.is_empty() {
+            said.push('\n');
+        }
+        said.push_str(text);
+    }
 }
 
 /// A run that is being read.
@@ -128,10 +144,10 @@ impl Conversation {
     }
 
     /// A turn with calls is those calls, in order; one without is a message. A turn that says nothing is none, but is paid.
-    pub(super) fn turn(&mut self, turn: &Turn) {
+    pub(super) fn turn(&mut self, turn: &Turn<'_>) {
         self.owed.add(turn.spent);
         if turn.calls.is_empty() && !turn.text.trim().is_empty() {
-            self.push(Kind::Message, MESSAGE, result_fingerprint(&turn.text), || turn.text.clone(), turn.at_millis);
+            self.push(Kind::Message, MESSAGE, result_fingerprint(&turn.text), || turn.text.to_string(), turn.at_millis);
         }
         for call in &turn.calls {
             // Told again: the first telling counts.
@@ -148,7 +164,7 @@ impl Conversation {
     }
 
     /// Whether the call it answers is known and had no answer yet.
-    pub(super) fn answer(&mut self, answer: &ToolResult) -> bool {
+    pub(super) fn answer(&mut self, answer: &ToolResult<'_>) -> bool {
         let step = if answer.id.is_empty() {
             (!self.nameless.is_empty()).then(|| self.nameless.remove(0)).or_else(|| self.oldest_waiting())
         } else {

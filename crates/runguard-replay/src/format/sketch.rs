@@ -169,7 +169,7 @@ fn is_bedrock(value: &Value) -> bool {
 }
 
 fn is_event(value: &Value) -> bool {
-    if value.as_object().is_some_and(|event| kind_of(event).is_some()) {
+    if kind_of(value.get("kind").and_then(Value::as_str)).is_some() {
         return true;
     }
     let has = |name: &str| value.get(name).is_some_and(|member| !member.is_null());
