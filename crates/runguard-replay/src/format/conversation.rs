@@ -137,9 +137,10 @@ impl Conversation {
         self.run.steps.len() - 1
     }
 
-    fn call(&mut self, call: &ToolCall, at_millis: Option<i64>) -> usize {
-        let step = self.push(Kind::Call, &call.tool, args_fingerprint(&call.args), || args_text(&call.args), at_millis);
-        self.run.steps[step].deed = Deed::of(&call.tool, &args_text(&call.args));
+    fn call(&mut self, call: &ToolCall, args: u64, at_millis: Option<i64>) -> usize {
+        let text = args_text(&call.args);
+        let step = self.push(Kind::Call, &call.tool, args, || text.to_string(), at_millis);
+        self.run.steps[step].deed = Deed::of(&call.tool, &text);
         step
     }
 
@@ -154,7 +155,7 @@ impl Conversation {
             if !call.id.is_empty() && self.waiting.contains_key(&call.id) {
                 continue;
             }
-            let step = self.call(call, turn.at_millis);
+            let step = self.call(call, args_fingerprint(&call.args), turn.at_millis);
             if call.id.is_empty() {
                 self.nameless.push(step);
             } else {
@@ -193,8 +194,9 @@ impl Conversation {
 
     /// A call that is told together with what came of it, by whoever made it. The model's own word on it may have come before.
     pub(super) fn executed(&mut self, call: &ToolCall, answer: Option<(&str, Option<bool>)>, at_millis: Option<i64>) {
-        let known = self.waiting.remove(&call.id).or_else(|| self.take_like(call));
-        let step = known.unwrap_or_else(|| self.call(call, at_millis));
+        let args = args_fingerprint(&call.args);
+        let known = self.waiting.remove(&call.id).or_else(|| self.take_like(call, args));
+        let step = known.unwrap_or_else(|| self.call(call, args, at_millis));
         if let Some((text, failed)) = answer {
             self.fill(step, text, failed);
         }
@@ -202,8 +204,7 @@ impl Conversation {
 
     /// The oldest open call that is this one, though one of the two tellers does not know its id: the same arguments, or else
     /// the same tool, because some write the arguments in a way of their own.
-    fn take_like(&mut self, call: &ToolCall) -> Option<usize> {
-        let args = args_fingerprint(&call.args);
+    fn take_like(&mut self, call: &ToolCall, args: u64) -> Option<usize> {
         let steps = &self.run.steps;
         let is_same = |step: usize| steps.get(step).is_some_and(|step| *step.tool == *call.tool && step.args == args);
         let is_alike = |step: usize| steps.get(step).is_some_and(|step| *step.tool == *call.tool);
@@ -262,10 +263,10 @@ pub(super) fn args_fingerprint(args: &Value) -> u64 {
     fingerprint::of_value(args).unwrap_or_else(|_| xxh3_64(args.to_string().as_bytes()))
 }
 
-fn args_text(args: &Value) -> String {
+fn args_text(args: &Value) -> Cow<'_, str> {
     match args {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
+        Value::String(text) => text.into(),
+        other => other.to_string().into(),
     }
 }
 

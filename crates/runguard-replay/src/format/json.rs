@@ -40,8 +40,18 @@ impl<'a> Text<'a> {
     pub(super) fn to_cow(&self) -> Cow<'a, str> {
         match self {
             Self::Plain(text) => text.clone(),
-            Self::Escaped(raw, text) => Cow::Owned(text.get().cloned().unwrap_or_else(|| unescaped(raw))),
+            Self::Escaped(raw, text) => Cow::Owned(text.get().cloned().unwrap_or_else(|| unescaped(raw, usize::MAX))),
         }
+    }
+
+    /// As many bytes of what it says, or a few less where a letter ends.
+    pub(super) fn beginning(&self, bytes: usize) -> String {
+        let mut text = match self {
+            Self::Plain(text) => text[..text.floor_char_boundary(bytes)].to_owned(),
+            Self::Escaped(raw, _) => unescaped(raw, bytes),
+        };
+        text.truncate(text.floor_char_boundary(bytes));
+        text
     }
 }
 
@@ -51,7 +61,7 @@ impl Deref for Text<'_> {
     fn deref(&self) -> &str {
         match self {
             Self::Plain(text) => text,
-            Self::Escaped(raw, text) => text.get_or_init(|| unescaped(raw)),
+            Self::Escaped(raw, text) => text.get_or_init(|| unescaped(raw, usize::MAX)),
         }
     }
 }
@@ -395,12 +405,14 @@ fn unit(bytes: &[u8], at: usize) -> Option<u32> {
     digits.iter().try_fold(0, |number, digit| Some(number * 16 + char::from(*digit).to_digit(16)?))
 }
 
-/// Of a text that was looked through.
-fn unescaped(raw: &str) -> String {
+/// Of a text that was looked through; so many bytes of it at least.
+fn unescaped(raw: &str, least: usize) -> String {
     let bytes = raw.as_bytes();
-    let mut out = String::with_capacity(raw.len());
+    let mut out = String::with_capacity(raw.len().min(least));
     let mut at = 0;
-    while let Some(plain) = memchr(b'\\', &bytes[at..]) {
+    while out.len() < least
+        && let Some(plain) = memchr(b'\\', &bytes[at..])
+    {
         out.push_str(&raw[at..at + plain]);
         at += plain;
         let (letter, length) = match bytes.get(at + 1) {
@@ -423,7 +435,9 @@ fn unescaped(raw: &str) -> String {
         out.push(letter);
         at += length;
     }
-    out.push_str(&raw[at..]);
+    if out.len() < least {
+        out.push_str(&raw[at..]);
+    }
     out
 }
 
@@ -514,6 +528,7 @@ mod tests {
             let value = whole.to_string();
             let value = Value::parse(value.as_bytes()).unwrap();
             for (text, said) in texts.iter().zip(value.get("texts").and_then(Value::as_array).unwrap()) {
+                prop_assert_eq!(said.as_text().unwrap().beginning(7), &text[..text.floor_char_boundary(7)]);
                 prop_assert_eq!(said.as_str(), Some(text.as_str()));
             }
         }

@@ -6,7 +6,6 @@
 
 use crate::trace::MAX_RECORD;
 use memchr::{memchr2, memchr3};
-use std::collections::VecDeque;
 use std::io::{self, BufRead, Read};
 
 #[derive(Debug, PartialEq, Eq)]
@@ -100,8 +99,8 @@ pub(super) struct Records<R> {
     in_list: bool,
     /// After a broken place the list it stood in may be closed by a bracket nobody opened.
     recovered: bool,
-    /// Found before it was known how to cut, or put back.
-    found: VecDeque<Piece>,
+    /// Found before it was known how to cut.
+    found: Option<Piece>,
     ended: bool,
 }
 
@@ -109,22 +108,7 @@ const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 impl<R: BufRead> Records<R> {
     pub(super) fn new(input: R) -> Self {
-        Self {
-            input,
-            ahead: io::Cursor::default(),
-            line: 1,
-            cut: None,
-            in_list: false,
-            recovered: false,
-            found: VecDeque::new(),
-            ended: false,
-        }
-    }
-
-    /// These come next, again.
-    pub(super) fn put_back(&mut self, pieces: VecDeque<Piece>) {
-        let later = std::mem::replace(&mut self.found, pieces);
-        self.found.extend(later);
+        Self { input, ahead: io::Cursor::default(), line: 1, cut: None, in_list: false, recovered: false, found: None, ended: false }
     }
 
     fn peek(&mut self) -> io::Result<Option<u8>> {
@@ -193,11 +177,11 @@ impl<R: BufRead> Records<R> {
         }
         let line = self.line;
         let Some(mut first) = self.take_line()? else {
-            self.found.push_back(Piece::Broken { line, problem: too_long() });
+            self.found = Some(Piece::Broken { line, problem: too_long() });
             return Ok(Cut::ByLine);
         };
         if ends_balanced(&first) {
-            self.found.push_back(Piece::Record { line, bytes: first });
+            self.found = Some(Piece::Record { line, bytes: first });
             return Ok(Cut::ByLine);
         }
         while let Some(byte) = self.peek()?.filter(u8::is_ascii_whitespace) {
@@ -353,9 +337,6 @@ impl<R: BufRead> Iterator for Records<R> {
     type Item = Piece;
 
     fn next(&mut self) -> Option<Piece> {
-        if let Some(piece) = self.found.pop_front() {
-            return Some(piece);
-        }
         if self.ended {
             return None;
         }
@@ -364,7 +345,7 @@ impl<R: BufRead> Iterator for Records<R> {
             None => self.find_cut().inspect(|cut| self.cut = Some(*cut)),
         };
         let piece = next.and_then(|cut| match cut {
-            _ if !self.found.is_empty() => Ok(self.found.pop_front()),
+            _ if self.found.is_some() => Ok(self.found.take()),
             Cut::ByLine => self.next_line(),
             Cut::ByBrackets => self.next_bracketed(),
         });

@@ -10,6 +10,7 @@ use super::conversation::{Conversation, Spent, ToolCall, ToolResult, Turn, has_p
 use super::json::{Map, Value};
 use super::message::{Ear, Message, Role, text, usage};
 use super::{Out, Reader};
+use memchr::memmem;
 use runguard_core::detect::stall::says_error;
 use serde_json::json;
 use std::path::Path;
@@ -121,7 +122,7 @@ fn whole(info: &Map<'_>) -> Spent {
 fn shell_blocks(said: &str) -> Vec<&str> {
     let mut blocks = Vec::new();
     let mut rest = said;
-    while let Some(at) = rest.find("```") {
+    while let Some(at) = memmem::find(rest.as_bytes(), b"```") {
         rest = &rest[at + 3..];
         let Some(body) = rest.strip_prefix("bash").or_else(|| rest.strip_prefix("mswea_bash_command")) else { continue };
         let Some((head, body)) = body.split_once('\n') else { break };
@@ -137,14 +138,17 @@ fn shell_blocks(said: &str) -> Vec<&str> {
 
 /// `<returncode>1</returncode>`.
 fn exit_code(observation: &str) -> Option<i64> {
-    let (_, rest) = observation.split_once("<returncode>")?;
+    const BEGIN: &str = "<returncode>";
+    let rest = &observation[memmem::find(observation.as_bytes(), BEGIN.as_bytes())? + BEGIN.len()..];
     rest.split_once("</returncode>")?.0.trim().parse().ok()
 }
 
 /// What the harness says instead of making a call: the wrong number of actions, or a person who refused it.
 fn is_refusal(answer: &str) -> bool {
     let start = answer.trim_start();
-    start.contains("EXACTLY ONE action") || start.starts_with("Command not executed") || start.starts_with("Interrupted by user")
+    memmem::find(start.as_bytes(), b"EXACTLY ONE action").is_some()
+        || start.starts_with("Command not executed")
+        || start.starts_with("Interrupted by user")
 }
 
 /// A turn of the model whose fate the next message tells.

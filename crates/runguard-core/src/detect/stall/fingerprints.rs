@@ -155,7 +155,11 @@ impl<'a> Lasting<'a> {
             self.at += 1;
             return;
         }
-        let rest = self.text[self.at..].trim_start();
+        let mut end = self.at;
+        while bytes.get(end).is_some_and(|byte| matches!(SIGNS[usize::from(*byte)], Sign::Space)) {
+            end += 1;
+        }
+        let rest = self.text[end..].trim_start();
         self.replace(self.text.len() - rest.len(), ' ');
     }
 
@@ -173,39 +177,46 @@ impl<'a> Lasting<'a> {
         }
     }
 
-    /// Where the word ends that begins here.
-    fn word_end(&self) -> usize {
+    /// Where the word ends that begins here, and the first `:` in it.
+    fn word_end(&self) -> (usize, Option<usize>) {
         let bytes = self.text.as_bytes();
-        let mut end = self.at;
+        let (mut end, mut colon) = (self.at, None);
         while let Some(byte) = bytes.get(end) {
             match SIGNS[usize::from(*byte)] {
-                Sign::Letter | Sign::Colon => end += 1,
-                Sign::Lead if !self.is_space(end) => end += 1,
+                Sign::Letter => {}
+                Sign::Colon => colon = colon.or(Some(end)),
+                Sign::Lead if !self.is_space(end) => {}
                 Sign::Space | Sign::Quote | Sign::Equals | Sign::Mark | Sign::Lead => break,
             }
+            end += 1;
         }
-        end
+        (end, colon)
     }
 
     fn word(&mut self) {
-        let mut word = &self.text[self.at..self.word_end()];
-        let starts_with_digit = word.as_bytes()[0].is_ascii_digit();
+        let bytes = self.text.as_bytes();
+        let starts_with_digit = bytes[self.at].is_ascii_digit();
+        let (mut end, colon) = self.word_end();
         // `took:3` is a name and a value, `12:30:05` and `a.rs:12:5` are one.
         if !starts_with_digit
-            && let Some((name, value)) = word.split_once(':')
-            && is_volatile_name(name)
-            && !value.is_empty()
+            && let Some(colon) = colon
+            && colon + 1 < end
+            && is_volatile_name(&self.text[self.at..colon])
         {
-            word = name;
+            end = colon;
         }
-        let word_of_text = word.trim_end_matches(['.', ':', '!', '?']);
+        let mut end_of_text = end;
+        while end_of_text > self.at && matches!(bytes[end_of_text - 1], b'.' | b':' | b'!' | b'?') {
+            end_of_text -= 1;
+        }
+        let word_of_text = &self.text[self.at..end_of_text];
         let is_named = || self.named && is_volatile_name(self.name);
-        if starts_with_digit && (is_named() || is_volatile(word_of_text) || self.is_count(word)) {
-            self.replace(self.at + word_of_text.len(), '#');
+        if starts_with_digit && (is_named() || is_volatile(word_of_text) || self.is_count(&self.text[self.at..end])) {
+            self.replace(end_of_text, '#');
             (self.name, self.named) = ("", false);
         } else {
-            (self.name, self.named) = (word_of_text, word.ends_with(':'));
-            self.at += word.len();
+            (self.name, self.named) = (word_of_text, bytes[end - 1] == b':');
+            self.at = end;
         }
     }
 
@@ -296,15 +307,14 @@ pub(super) fn words_of(name: &str) -> Vec<Cow<'_, str>> {
 /// [`words_of`], as they are written there.
 fn parts_of(name: &str) -> impl Iterator<Item = &str> {
     let name = if name.len() > 40 || !name.is_ascii() { "" } else { name };
-    name.split(['_', '-', '.', ' ']).flat_map(|part| {
-        let mut rest = part;
-        std::iter::from_fn(move || {
-            let is_start = |pair: &[u8]| pair[1].is_ascii_uppercase() && pair[0].is_ascii_lowercase();
-            let end = rest.as_bytes().windows(2).position(is_start).map_or(rest.len(), |at| at + 1);
-            let (word, after) = rest.split_at(end);
-            rest = after;
-            (!word.is_empty()).then_some(word)
-        })
+    let bytes = name.as_bytes();
+    let is_between = |at: usize| matches!(bytes[at], b'_' | b'-' | b'.' | b' ');
+    let begins = move |at: usize| is_between(at) || (bytes[at].is_ascii_uppercase() && bytes[at - 1].is_ascii_lowercase());
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = (at..bytes.len()).find(|at| !is_between(*at))?;
+        at = (start + 1..bytes.len()).find(|at| begins(*at)).unwrap_or(bytes.len());
+        Some(&name[start..at])
     })
 }
 
