@@ -372,12 +372,13 @@ impl<'a> Parser<'a> {
     fn string(&mut self) -> Option<Text<'a>> {
         let bytes = self.text.as_bytes();
         let start = self.at + 1;
-        let mut at = start;
+        let (mut at, mut is_escaped) = (start, false);
         loop {
             at += memchr2(b'"', b'\\', bytes.get(at..)?)?;
             if bytes[at] == b'"' {
                 break;
             }
+            is_escaped = true;
             at += match bytes.get(at + 1)? {
                 b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => 2,
                 b'u' => match unit(bytes, at)? {
@@ -395,7 +396,7 @@ impl<'a> Parser<'a> {
         if raw.bytes().fold(u8::MAX, u8::min) < b' ' {
             return None;
         }
-        Some(if memchr(b'\\', raw.as_bytes()).is_some() { Text::Escaped(raw, OnceCell::new()) } else { Text::Plain(raw.into()) })
+        Some(if is_escaped { Text::Escaped(raw, OnceCell::new()) } else { Text::Plain(raw.into()) })
     }
 }
 

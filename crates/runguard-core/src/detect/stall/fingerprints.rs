@@ -115,7 +115,11 @@ impl<'a> Lasting<'a> {
     }
 
     fn take(&mut self, byte: u8) {
-        match SIGNS[usize::from(byte)] {
+        let sign = SIGNS[usize::from(byte)];
+        if matches!(sign, Sign::Letter) {
+            return self.word();
+        }
+        match sign {
             Sign::Space => self.space(),
             Sign::Quote => self.quoted(byte),
             Sign::Equals | Sign::Colon => {
@@ -181,7 +185,10 @@ impl<'a> Lasting<'a> {
     fn word_end(&self) -> (usize, Option<usize>) {
         let bytes = self.text.as_bytes();
         let (mut end, mut colon) = (self.at, None);
-        while let Some(byte) = bytes.get(end) {
+        loop {
+            // Most are letters: a loop of their own.
+            end += bytes[end..].iter().take_while(|byte| matches!(SIGNS[usize::from(**byte)], Sign::Letter)).count();
+            let Some(byte) = bytes.get(end) else { break };
             match SIGNS[usize::from(*byte)] {
                 Sign::Letter => {}
                 Sign::Colon => colon = colon.or(Some(end)),
