@@ -115,8 +115,8 @@ fn main() -> Result<(), Failure> {
         let labels = Labels::default();
         let reading =
             Reading { recorded: Recorded::of(&paths, &labels), detail: Detail::Fingerprints, threads: 1, progress: &Progress::default() };
-        let replayed =
-            megabytes * rate(|| Ok(drop(black_box(replay(&reading, &Ask { guards: &guards, against: &[], by: &[], pack: None })?))))?;
+        let ask = Ask { guards: &guards, against: &[], by: &[], pack: None };
+        let replayed = megabytes * rate(|| Ok(replay(&reading, &ask)?))?;
         let (reads, per_second) = (megabytes * times, steps as f64 * times);
         println!(
             "{:<12} {megabytes:>8.1} {steps:>8} {scanned:>10.0} {skipped:>10.0} {value:>10.0} {reads:>10.0} {replayed:>10.0} {per_second:>10.0}",
