@@ -7,6 +7,7 @@ anything. A run measures; it never fails because a bar was missed.
 import argparse
 import contextlib
 import functools
+import gzip
 import http.client
 import itertools
 import json
@@ -17,6 +18,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 import time
@@ -56,6 +58,7 @@ MIN_FRONTIER_TOKENS_SAVED = 0.08
 MIN_INTERCODE_SAVED = 0.36
 MAX_INTERCODE_FALSE_STOPS = 0.005
 MIN_REPLAYED_STEPS = 1_000_000
+MIN_READ_MEGABYTES = 200
 DAY_MS = 86_400_000
 
 
@@ -573,33 +576,65 @@ def measure_core(_):
     return {}
 
 
-def figures_of_example(name, options, arguments=()):
-    """Runs an example of the replay on the traces; what it writes as JSON."""
+def traces_of(options):
     traces = options.traces or os.environ.get("RUNGUARD_TRACES")
     if not traces:
         sys.exit("where are the traces? Give --traces DIR or set RUNGUARD_TRACES")
+    return Path(traces).resolve()
+
+
+def figures_of_example(name, traces, arguments=()):
+    """Runs an example of the replay on the traces; what it writes as JSON."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
     example = ["-p", "runguard-replay", "--example", name]
     run(["cargo", "build", "--release", "--locked", "-q", *example, "--target-dir", target], cwd=ROOT)
     with scratch_directory() as directory:
         figures_file = directory / f"{name}.json"
-        run([target / "release" / "examples" / name, *arguments, "--json", figures_file, Path(traces).resolve()])
+        run([target / "release" / "examples" / name, *arguments, "--json", figures_file, traces])
         return json.loads(figures_file.read_text())
 
 
 def measure_detection(options):
     """How well stalled runs are told from good ones, on recorded runs, next to the rules of other agents."""
-    figures = figures_of_example("detection", options, ["--cross-validate"])
+    figures = figures_of_example("detection", traces_of(options), ["--cross-validate"])
     return {"bars": detection_bars(figures["groups"]), **figures}
 
 
 def measure_replay(options):
     """Recorded steps a second through all guards and budgets: packed and as JSON lines, on one thread and on all."""
-    figures = figures_of_example("speed", options)["figures"]
+    figures = figures_of_example("speed", traces_of(options))["figures"]
     say()
     one = next(figure for figure in figures if figure["what"] == "packed" and figure["threads"] == 1)
     per_core = one["steps_per_second_per_core"]
     bars = [bar(per_core >= MIN_REPLAYED_STEPS, f"packed runs: {per_core:,.0f} steps/s/core (≥ {MIN_REPLAYED_STEPS:,})")]
+    return {"bars": bars, "figures": figures}
+
+
+def unpack(source, folder):
+    """The files of a folder, unpacked: what is measured is JSON."""
+    for path in sorted(source.rglob("*")):
+        into = folder / path.relative_to(source).parent
+        into.mkdir(parents=True, exist_ok=True)
+        if path.name.endswith(".tar.gz"):
+            with tarfile.open(path) as archive:
+                archive.extractall(into, filter="data")
+        elif path.suffix == ".gz":
+            (into / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
+        elif path.is_file():
+            shutil.copy(path, into)
+
+
+def measure_reading(options):
+    """How fast recorded runs are read on one core, by format, next to serde_json and to a bare scan of the same bytes."""
+    traces = traces_of(options)
+    with scratch_directory() as folder:
+        unpack(traces, folder)
+        figures = figures_of_example("reading", folder)["figures"]
+    say()
+    bars = []
+    for figure in figures:
+        speed = figure["megabytes_per_second"]["read"]
+        bars.append(bar(speed >= MIN_READ_MEGABYTES, f"{figure['format']}: {speed:,.0f} MB/s/core (≥ {MIN_READ_MEGABYTES})"))
     return {"bars": bars, "figures": figures}
 
 
@@ -746,6 +781,7 @@ MEASUREMENTS = {
     "gateway": measure_gateway,
     "detection": measure_detection,
     "replay": measure_replay,
+    "reading": measure_reading,
     "agent": measure_agent,
     "python": measure_python,
     "node": measure_node,
@@ -760,7 +796,7 @@ def main():
         command.add_argument("--json", metavar="FILE", help="also write the figures here")
         if name in ("http", "cluster", "gateway", "sessions", "cold-start", "dashboard", "streams"):
             command.add_argument("--binary", metavar="PATH", help="measure this runguard instead of building it")
-        if name in ("detection", "replay"):
+        if name in ("detection", "replay", "reading"):
             command.add_argument("--traces", metavar="DIR", help="folder of recorded runs (default: RUNGUARD_TRACES)")
         if name in ("http", "cluster", "gateway", "sessions", "streams"):
             command.add_argument("--seconds", type=int, default=5, help="length of one run (default %(default)s)")

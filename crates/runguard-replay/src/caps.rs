@@ -92,7 +92,7 @@ pub struct Cap {
     pub failed_in_all: f64,
     /// What caps without room would come to, as far as there are runs enough.
     pub tighter: Vec<Tighter>,
-    /// After how much a run is a long one of its kind: no cap, but a sign beside others.
+    /// After how much a run is a long one of its kind: no cap, but a sign beside others. Of steps, those that are calls.
     pub long: Option<f64>,
     pub distribution: Distribution,
 }

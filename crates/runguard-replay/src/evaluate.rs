@@ -10,7 +10,7 @@ pub use reading::{Order, Progress, Reading, Recorded, Unread, Worker, bytes_on_d
 use crate::caps::{Amount, Used, cap, long};
 use crate::labels::Labels;
 use crate::rules::Contender;
-use crate::trace::{Broken, Detail, Kind, Run, Step};
+use crate::trace::{Broken, Detail, Run, Step};
 use runguard_core::detect::stall::Ladder;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -351,8 +351,7 @@ struct Length {
 impl Worker for Lengths {
     fn run(&mut self, run: Run, _: Order) {
         if run.success == Some(true) {
-            let calls = run.steps.iter().filter(|step| step.kind == Kind::Call).count() as u64;
-            let length = Length { fold: fold_of(&run.task), calls, tokens: tokens_of(&run.steps) };
+            let length = Length { fold: fold_of(&run.task), calls: run.calls(), tokens: tokens_of(&run.steps) };
             self.0.entry((run.source, run.model)).or_default().push(length);
         }
     }

@@ -9,6 +9,7 @@ mod claude_code;
 mod conversation;
 mod decision_log;
 mod grouped;
+mod json;
 mod langfuse;
 mod langsmith;
 mod message;
@@ -23,8 +24,8 @@ mod tau_bench;
 
 use crate::packed::Frames;
 use crate::trace::{self, Broken, Detail, Lines, ReadAt, Run};
+use json::Value;
 use records::{Piece, Records};
-use serde_json::Value;
 use std::collections::VecDeque;
 use std::fmt;
 use std::fs;
@@ -157,22 +158,23 @@ pub enum Input {
 
 /// The runs of a file, or of a folder that is one log, in the format that is named or else guessed.
 pub fn input(path: &Path, format: Option<Format>, detail: Detail) -> Result<Input, OpenError> {
-    let format = match format {
-        Some(format) => format,
-        None => guess(path)?,
-    };
-    if format != Format::Traces {
-        return Ok(Input::Runs(open(path, Some(format), detail)?));
-    }
-    let lines = Lines::open(path).map_err(|source| OpenError::Unreadable { path: path.to_owned(), source })?;
-    Ok(Input::Lines(lines, trace::parse))
+    let runs = open(path, format, detail)?;
+    Ok(match runs.source {
+        Source::Lines(lines, ..) => Input::Lines(lines, trace::parse),
+        Source::Rows(_) | Source::Records(_) | Source::Packed(_) => Input::Runs(runs),
+    })
 }
 
 /// [`input`], as runs whatever the format.
 pub fn open(path: &Path, format: Option<Format>, detail: Detail) -> Result<Runs, OpenError> {
     let format = match format {
         Some(format) => format,
-        None => guess(path)?,
+        None => match begin(path, detail)? {
+            Begun::Reading(reading) => {
+                return Ok(Runs { format: reading.out.format, read: reading.read.clone(), source: Source::Records(reading) });
+            }
+            Begun::Told(format) => format,
+        },
     };
     let unreadable = |source| OpenError::Unreadable { path: path.to_owned(), source };
     if format == Format::DecisionLog && decision_log::is_database(path) {
@@ -186,13 +188,23 @@ pub fn open(path: &Path, format: Option<Format>, detail: Detail) -> Result<Runs,
         let frames = Frames::open(path).map_err(unreadable)?;
         return Ok(Runs { format, read: Arc::default(), source: Source::Packed(frames) });
     };
-    let mut files: VecDeque<PathBuf> = if path.is_dir() { json_files(path).map_err(unreadable)?.into() } else { [path.to_owned()].into() };
-    let Some(first) = files.pop_front() else { return Err(OpenError::Unknown { path: path.to_owned() }) };
+    let (first, files) = files_of_one(path)?;
     let read = Arc::default();
     let input = trace::unpacked(&first, &read).map_err(|source| OpenError::Unreadable { path: first.clone(), source })?;
     let out = Out { file: first.into(), format, detail, ready: VecDeque::new() };
     let reading = Reading { records: Records::new(input), files, read: read.clone(), reader, out, ended: false };
     Ok(Runs { format, read, source: Source::Records(reading) })
+}
+
+/// The file, or the first of a folder that is read as one, and those that follow it.
+fn files_of_one(path: &Path) -> Result<(PathBuf, VecDeque<PathBuf>), OpenError> {
+    if !path.is_dir() {
+        return Ok((path.to_owned(), VecDeque::new()));
+    }
+    let files = json_files(path).map_err(|source| OpenError::Unreadable { path: path.to_owned(), source })?;
+    let mut files = VecDeque::from(files);
+    let first = files.pop_front().ok_or_else(|| OpenError::Unknown { path: path.to_owned() })?;
+    Ok((first, files))
 }
 
 /// Of the formats that are cut into records of JSON.
@@ -272,7 +284,7 @@ trait Reader: Send {
 
     fn list_end(&mut self, _out: &mut Out) {}
 
-    fn record(&mut self, line: u64, record: Value, out: &mut Out);
+    fn record(&mut self, line: u64, record: Value<'_>, out: &mut Out);
 
     /// Something was lost here.
     fn gap(&mut self) {}
@@ -335,17 +347,23 @@ struct Reading {
 impl Reading {
     fn read_on(&mut self) {
         match self.records.next() {
-            Some(Piece::ListStart { line }) => self.reader.list_start(line, &mut self.out),
-            Some(Piece::ListEnd) => self.reader.list_end(&mut self.out),
-            Some(Piece::Broken { line, problem }) => {
+            Some(piece) => self.take_piece(piece),
+            None => self.next_file(),
+        }
+    }
+
+    fn take_piece(&mut self, piece: Piece) {
+        match piece {
+            Piece::ListStart { line } => self.reader.list_start(line, &mut self.out),
+            Piece::ListEnd => self.reader.list_end(&mut self.out),
+            Piece::Broken { line, problem } => {
                 self.reader.gap();
                 self.out.broken(line, problem);
             }
-            Some(Piece::Record { line, bytes }) => match serde_json::from_slice(bytes.trim_ascii_end()) {
-                Ok(record) => self.take(line, record),
+            Piece::Record { line, bytes } => match Value::parse(bytes.trim_ascii_end()) {
+                Ok(record) => self.take_record(line, record),
                 Err(error) => self.out.broken(line + (error.line() as u64).saturating_sub(1), format!("not JSON: {error}")),
             },
-            None => self.next_file(),
         }
     }
 
@@ -365,7 +383,7 @@ impl Reading {
     }
 
     /// A list that stands on one line among others is one all the same.
-    fn take(&mut self, line: u64, record: Value) {
+    fn take_record(&mut self, line: u64, record: Value<'_>) {
         match record {
             Value::Array(elements) => {
                 self.reader.list_start(line, &mut self.out);
@@ -393,17 +411,46 @@ impl Iterator for Reading {
 
 /// The format of a file, by what is in it.
 pub fn guess(path: &Path) -> Result<Format, OpenError> {
+    if let Some(format) = guess_of_no_json(path)? {
+        return Ok(format);
+    }
+    let (file, _) = files_of_one(path)?;
+    let input = trace::unpacked(&file, &Arc::default()).map_err(|source| OpenError::Unreadable { path: path.to_owned(), source })?;
+    guess_of(input).ok_or_else(|| OpenError::Unknown { path: path.to_owned() })
+}
+
+fn guess_of_no_json(path: &Path) -> Result<Option<Format>, OpenError> {
     let unreadable = |source| OpenError::Unreadable { path: path.to_owned(), source };
     if decision_log::is_database(path) {
-        return Ok(Format::DecisionLog);
+        return Ok(Some(Format::DecisionLog));
     }
-    if path.is_file() && is_packed(path).map_err(unreadable)? {
-        return Ok(Format::Packed);
+    Ok((path.is_file() && is_packed(path).map_err(unreadable)?).then_some(Format::Packed))
+}
+
+enum Begun {
+    Reading(Reading),
+    Told(Format),
+}
+
+/// [`guess`]; where the first record tells, it is read with that, because it may be all there is.
+fn begin(path: &Path, detail: Detail) -> Result<Begun, OpenError> {
+    if let Some(format) = guess_of_no_json(path)? {
+        return Ok(Begun::Told(format));
     }
-    let unknown = || OpenError::Unknown { path: path.to_owned() };
-    let file = if path.is_dir() { json_files(path).map_err(unreadable)?.into_iter().next().ok_or_else(unknown)? } else { path.to_owned() };
-    let input = trace::unpacked(&file, &Arc::default()).map_err(unreadable)?;
-    guess_of(input).ok_or_else(unknown)
+    let (file, files) = files_of_one(path)?;
+    let read = Arc::default();
+    let input = trace::unpacked(&file, &read).map_err(|source| OpenError::Unreadable { path: path.to_owned(), source })?;
+    let first = |First { format, records, before, line, record }: First<'_, _>| {
+        let Some(reader) = reader_of(format) else { return Begun::Told(format) };
+        let out = Out { file: file.into(), format, detail, ready: VecDeque::new() };
+        let mut reading = Reading { records, files, read, reader, out, ended: false };
+        for piece in before {
+            reading.take_piece(piece);
+        }
+        reading.take_record(line, record);
+        Begun::Reading(reading)
+    };
+    guess_with(Records::new(input), first, Begun::Told).ok_or_else(|| OpenError::Unknown { path: path.to_owned() })
 }
 
 /// What a file of packed runs begins with.
@@ -416,19 +463,44 @@ fn is_packed(path: &Path) -> io::Result<bool> {
 }
 
 fn guess_of(input: impl BufRead) -> Option<Format> {
-    let mut likely = None;
-    let records = Records::new(input).filter_map(|piece| match piece {
-        Piece::Record { bytes, .. } => Some(sketch::of(&bytes)),
-        Piece::ListStart { .. } | Piece::ListEnd | Piece::Broken { .. } => None,
-    });
-    for record in records.take(LOOKED_AT).flatten() {
-        match sketch::format_of(&record) {
-            Some(sketch::Guess::Surely(format)) => return Some(format),
-            Some(sketch::Guess::Perhaps(format)) => likely = likely.or(Some(format)),
-            None => {}
+    guess_with(Records::new(input), |first| first.format, |format| format)
+}
+
+/// The first record, which told its format.
+struct First<'a, R> {
+    format: Format,
+    records: Records<R>,
+    /// What is no record, and stands in front of it.
+    before: VecDeque<Piece>,
+    line: u64,
+    record: Value<'a>,
+}
+
+/// Gives the format to `first` where the first record tells it, else to `told`.
+fn guess_with<R: BufRead, T>(mut records: Records<R>, first: impl FnOnce(First<'_, R>) -> T, told: impl FnOnce(Format) -> T) -> Option<T> {
+    let (mut likely, mut looked_at) = (None, 0);
+    let mut before = VecDeque::new();
+    while looked_at < LOOKED_AT
+        && let Some(piece) = records.next()
+    {
+        let Piece::Record { line, bytes } = piece else {
+            before.push_back(piece);
+            continue;
+        };
+        looked_at += 1;
+        let record = Value::parse(bytes.trim_ascii_end());
+        // What cannot be read may tell all the same what it was to be.
+        let sketched = record.as_ref().map_or_else(|_| sketch::of(&bytes), |record| Some(sketch::of_value(record)));
+        match (sketched.and_then(|sketched| sketch::format_of(&sketched)), record) {
+            (Some(sketch::Guess::Surely(format)), Ok(record)) if looked_at == 1 => {
+                return Some(first(First { format, records, before, line, record }));
+            }
+            (Some(sketch::Guess::Surely(format)), _) => return Some(told(format)),
+            (Some(sketch::Guess::Perhaps(format)), _) => likely = likely.or(Some(format)),
+            (None, _) => {}
         }
     }
-    likely
+    likely.map(told)
 }
 
 /// What is to be read of a path, each to be [opened](open): the path itself when it is a file, or a folder that is one log (a

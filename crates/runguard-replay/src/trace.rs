@@ -65,6 +65,11 @@ impl Run {
             steps: Vec::new(),
         }
     }
+
+    /// Its steps that are calls.
+    pub fn calls(&self) -> u64 {
+        self.steps.iter().filter(|step| step.kind == Kind::Call).count() as u64
+    }
 }
 
 /// Where a run was read.

@@ -411,14 +411,22 @@ pub fn tune(gathered: &Gathered, options: &Options) -> Summary {
     tasks.sort_unstable();
     tasks.dedup();
     let front = tuner.front(|_| true);
-    let used = |amount: Amount| -> Vec<Used> {
-        let of = |record: &Record| match amount {
+    let used = |of: &dyn Fn(&Record) -> f64| -> Vec<Used> {
+        records.iter().map(|record| Used { success: record.success, amount: of(record) }).collect()
+    };
+    let cap = |amount: Amount| {
+        let all = used(&|record| match amount {
             Amount::Dollars => record.all.dollars,
             Amount::Tokens => record.all.tokens as f64,
             Amount::Steps => record.all.steps as f64,
             Amount::Minutes => record.minutes.unwrap_or(0.0),
-        };
-        records.iter().map(|record| Used { success: record.success, amount: of(record) }).collect()
+        });
+        let mut cap = caps::cap(amount, &all, options.room)?;
+        // The rule for long runs counts calls; what the model only says is a step as well.
+        if amount == Amount::Steps {
+            cap.long = caps::cap(amount, &used(&|record| record.calls as f64), options.room).and_then(|calls| calls.long);
+        }
+        Some(cap)
     };
     let known = count(Some(true)) + count(Some(false)) > 0;
     let chosen = tuner.choose(&gathered.sources);
@@ -446,7 +454,7 @@ pub fn tune(gathered: &Gathered, options: &Options) -> Summary {
         front_len: front.len(),
         points: points(&tuner),
         trips: if known { Vec::new() } else { trips(&tuner) },
-        caps: Amount::ALL.into_iter().filter_map(|amount| caps::cap(amount, &used(amount), options.room)).collect(),
+        caps: Amount::ALL.into_iter().filter_map(cap).collect(),
     };
     summary.advice = tuner.advice(&summary);
     summary

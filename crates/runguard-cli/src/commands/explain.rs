@@ -218,6 +218,6 @@ fn row(step: &ExplainedStep, explained: &Explained) -> String {
         reached(counters.put_back, settings.put_back.stop),
         reached(counters.same_result, settings.same_result.stop),
         reached(counters.failing, settings.failing.stop),
-        counters.share_of_tokens(settings).unwrap_or_else(|| reached(counters.long_run, settings.long_run.stop)),
+        counters.with_share_of_tokens(reached(counters.long_run, settings.long_run.stop), settings),
     )
 }

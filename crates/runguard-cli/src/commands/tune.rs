@@ -466,8 +466,8 @@ fn print_caps(summary: &Summary) -> Result<(), Failure> {
     let long =
         |amount: Amount| summary.caps.iter().find(|cap| cap.amount == amount).and_then(|cap| cap.long).map(|long| format!("{long:.0}"));
     let (words, values) = match (long(Amount::Steps), long(Amount::Tokens)) {
-        (Some(calls), Some(tokens)) => (format!("{calls} steps, or {tokens} tokens,"), format!("{calls}+{tokens}t")),
-        (Some(calls), None) => (format!("{calls} steps"), calls),
+        (Some(calls), Some(tokens)) => (format!("{calls} calls, or {tokens} tokens,"), format!("{calls}+{tokens}t")),
+        (Some(calls), None) => (format!("{calls} calls"), calls),
         (None, _) => return Ok(()),
     };
     output::line(&format!(

@@ -187,10 +187,14 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// How much of the tokens a long run may use is used, where that is looked at: `93 %`.
-    pub fn share_of_tokens(&self, settings: &StallSettings) -> Option<String> {
+    /// The calls of a long run, as whoever shows them writes them; where its tokens are looked at too, with how much of them is
+    /// used: `12/51, 93 %`.
+    pub fn with_share_of_tokens(&self, calls: String, settings: &StallSettings) -> String {
         let limit = settings.long_run_tokens;
-        (limit > 0 && self.long_run > 0).then(|| format!("{} %", u128::from(self.tokens) * 100 / u128::from(limit)))
+        if limit == 0 || self.long_run == 0 {
+            return calls;
+        }
+        format!("{calls}, {} %", u128::from(self.tokens) * 100 / u128::from(limit))
     }
 }
 

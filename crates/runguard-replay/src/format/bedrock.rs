@@ -6,10 +6,11 @@
 
 use super::conversation::{Conversation, Spent, ToolCall, ToolResult, Turn, millis_of};
 use super::grouped::{Grouped, Open};
+use super::json::{Map, Value};
 use super::message::{result_text, text, usage};
 use super::{Out, Reader};
 use runguard_core::detect::actions::Action;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use std::collections::HashSet;
 
 /// Members that hold a model's turn.
@@ -39,10 +40,10 @@ impl Open for Session {
     }
 }
 
-type Members = Map<String, Value>;
+type Members<'a> = Map<'a>;
 
 impl Session {
-    fn pay(&mut self, body: &Members, part: &str, outer_trace: &str, collaborator: &str) {
+    fn pay(&mut self, body: &Members<'_>, part: &str, outer_trace: &str, collaborator: &str) {
         // Here and not at any depth: a retrieved document has metadata of its own.
         let Some(usage) = body.get("metadata").and_then(|metadata| usage(metadata.get("usage")?)) else { return };
         let trace = text(body, &["traceId"]);
@@ -62,20 +63,20 @@ impl Session {
         self.conversation.spend(spent);
     }
 
-    fn trace(&mut self, trace: &Members, collaborator: &str, at_millis: Option<i64>) {
-        for (kind, body) in trace {
+    fn trace(&mut self, trace: &Members<'_>, collaborator: &str, at_millis: Option<i64>) {
+        for (kind, body) in trace.iter() {
             let Some(body) = body.as_object() else { continue };
             if kind == "failureTrace" {
                 let failed = Some(true);
                 let answer =
-                    ToolResult { id: id(collaborator, text(body, &["traceId"])), text: text(body, &["failureReason"]).to_owned(), failed };
+                    ToolResult { id: id(collaborator, text(body, &["traceId"])), text: text(body, &["failureReason"]).into(), failed };
                 self.conversation.answer(&answer);
             }
-            if !WITH_STEPS.contains(&kind.as_str()) {
+            if !WITH_STEPS.contains(&kind) {
                 self.pay(body, kind, "", collaborator);
                 continue;
             }
-            for (member, value) in body {
+            for (member, value) in body.iter() {
                 let Some(value) = value.as_object() else { continue };
                 let trace_id = text(value, &["traceId"]);
                 if member == "modelInvocationInput" && !text(value, &["foundationModel"]).is_empty() {
@@ -94,7 +95,7 @@ impl Session {
         }
     }
 
-    fn announced(&mut self, body: &Members, collaborator: &str, trace_id: &str, at_millis: Option<i64>) {
+    fn announced(&mut self, body: &Members<'_>, collaborator: &str, trace_id: &str, at_millis: Option<i64>) {
         let member = |name: &str| body.get(name).and_then(Value::as_object);
         let call = if let Some(action) = member("actionGroupInvocationInput") {
             action_call(action)
@@ -112,11 +113,11 @@ impl Session {
         self.conversation.turn(&Turn { calls: vec![call], at_millis, ..Turn::default() });
     }
 
-    fn observed(&mut self, body: &Members, collaborator: &str, trace_id: &str, at_millis: Option<i64>) {
+    fn observed(&mut self, body: &Members<'_>, collaborator: &str, trace_id: &str, at_millis: Option<i64>) {
         let member = |name: &str| body.get(name).and_then(Value::as_object);
-        let said = |text: &str, failed: Option<bool>| ToolResult { id: id(collaborator, trace_id), text: text.to_owned(), failed };
+        let said = |text: &str, failed: Option<bool>| ToolResult { id: id(collaborator, trace_id), text: text.to_owned().into(), failed };
         if let Some(last) = member("finalResponse") {
-            self.conversation.turn(&Turn { text: text(last, &["text"]).to_owned(), at_millis, ..Turn::default() });
+            self.conversation.turn(&Turn { text: text(last, &["text"]).into(), at_millis, ..Turn::default() });
             return;
         }
         let answer = if let Some(action) = member("actionGroupInvocationOutput") {
@@ -124,8 +125,8 @@ impl Session {
             said(text(action, &["text"]), None)
         } else if let Some(lookup) = member("knowledgeBaseLookupOutput") {
             let found = lookup.get("retrievedReferences").and_then(Value::as_array).into_iter().flatten();
-            let texts: Vec<&Value> = found.filter_map(|reference| reference.pointer("/content/text")).collect();
-            said(&result_text(Some(&json!(texts))), Some(false))
+            let texts: Vec<Value<'_>> = found.filter_map(|reference| reference.pointer("/content/text")).cloned().collect();
+            said(&result_text(Some(&Value::Array(texts))), Some(false))
         } else if let Some(handed) = member(COLLABORATOR_OUTPUT) {
             said(handed.get("output").and_then(|output| output.get("text")?.as_str()).unwrap_or_default(), Some(false))
         } else if let Some(code) = member("codeInterpreterInvocationOutput") {
@@ -151,13 +152,13 @@ fn id(collaborator: &str, trace_id: &str) -> String {
 }
 
 /// Name and arguments of an action, from a trace or a return of control.
-fn action_call(action: &Members) -> (String, Value) {
-    let Action { name, arguments, .. } = Action::read(action);
+fn action_call(action: &Members<'_>) -> (String, serde_json::Value) {
+    let Action { name, arguments, .. } = Action::read(&action.to_value());
     (name, arguments)
 }
 
 impl Bedrock {
-    fn event(&mut self, line: u64, event: &Members, out: &mut Out) {
+    fn event(&mut self, line: u64, event: &Members<'_>, out: &mut Out) {
         if let Some(events) = event.get("completion").and_then(Value::as_array) {
             events.iter().filter_map(Value::as_object).for_each(|event| self.event(line, event, out));
             return;
@@ -172,10 +173,10 @@ impl Bedrock {
             None => (event, event),
         };
         let is_trace =
-            WITH_STEPS.iter().chain(&["failureTrace", "guardrailTrace", "customOrchestrationTrace"]).any(|name| trace.contains_key(*name));
+            WITH_STEPS.iter().chain(&["failureTrace", "guardrailTrace", "customOrchestrationTrace"]).any(|name| trace.contains_key(name));
         if !is_trace {
             // Parts of an answer, files, and calls handed to the caller, which the trace has told.
-            if !["chunk", "files", "returnControl"].iter().any(|name| event.contains_key(*name)) {
+            if !["chunk", "files", "returnControl"].iter().any(|name| event.contains_key(name)) {
                 out.broken(line, "not an event of a Bedrock agent: no trace, chunk, files or returnControl");
             }
             return;
@@ -196,7 +197,7 @@ impl Bedrock {
 }
 
 impl Reader for Bedrock {
-    fn record(&mut self, line: u64, record: Value, out: &mut Out) {
+    fn record(&mut self, line: u64, record: Value<'_>, out: &mut Out) {
         match record.as_object() {
             Some(event) => self.event(line, event, out),
             None => out.broken(line, "not an event of a Bedrock agent"),

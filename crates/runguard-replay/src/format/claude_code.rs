@@ -8,9 +8,10 @@
 
 use super::conversation::{Conversation, Spent, Turn, millis_of};
 use super::grouped::{Grouped, Open};
+use super::json::{Map, Value};
 use super::message::{Message, Role, text};
 use super::{Out, Reader};
-use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 #[derive(Debug, Default)]
@@ -23,7 +24,7 @@ struct Session {
     conversation: Conversation,
     /// The message whose lines are coming in, and what of it no step was made of yet.
     message: String,
-    turn: Option<Turn>,
+    turn: Option<Turn<'static>>,
     /// What is known of each message so far.
     told: HashMap<String, Told>,
     /// Of the whole session, when it says so at its end.
@@ -52,7 +53,7 @@ impl Session {
         let told = self.told.entry(self.message.clone()).or_default();
         // Words beside calls are no message, on whichever line the calls stand.
         if told.has_calls {
-            turn.text.clear();
+            turn.text = Cow::default();
         }
         told.has_calls |= !turn.calls.is_empty();
         let before = self.conversation.steps();
@@ -66,7 +67,7 @@ impl Session {
         }
     }
 
-    fn assistant(&mut self, id: &str, message: Message, stop_reason: &str, at_millis: Option<i64>) {
+    fn assistant(&mut self, id: &str, message: Message<'_>, stop_reason: &str, at_millis: Option<i64>) {
         if id != self.message || id.is_empty() {
             self.flush();
             id.clone_into(&mut self.message);
@@ -83,15 +84,12 @@ impl Session {
         }
         // Words of a message that goes on to call a tool: should the transcript end before the call, they are no message.
         if stop_reason != "tool_use" {
-            if !turn.text.is_empty() && !message.text.is_empty() {
-                turn.text.push('\n');
-            }
-            turn.text.push_str(&message.text);
+            turn.say(&message.text);
         }
         turn.calls.extend(message.calls);
     }
 
-    fn user(&mut self, line: u64, message: &Message, is_said: bool) {
+    fn user(&mut self, line: u64, message: &Message<'_>, is_said: bool) {
         // Results alone do not end a message that has only begun to speak.
         let is_speaking = self.turn.as_ref().is_some_and(|turn| turn.calls.is_empty());
         if !is_speaking || message.answers.is_empty() {
@@ -126,12 +124,12 @@ impl Open for Session {
     }
 }
 
-fn is_true(record: &Map<String, Value>, name: &str) -> bool {
+fn is_true(record: &Map<'_>, name: &str) -> bool {
     record.get(name).and_then(Value::as_bool) == Some(true)
 }
 
 impl Reader for ClaudeCode {
-    fn record(&mut self, line: u64, record: Value, out: &mut Out) {
+    fn record(&mut self, line: u64, record: Value<'_>, out: &mut Out) {
         let Some(record) = record.as_object() else {
             out.broken(line, "not a line of a transcript");
             return;

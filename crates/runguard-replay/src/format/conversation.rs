@@ -9,6 +9,7 @@ use runguard_core::detect::stall::{Deed, error_fingerprint, result_fingerprint, 
 use runguard_core::fingerprint;
 use runguard_core::prices::{Prices, Usage};
 use serde_json::Value;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 use xxhash_rust::xxh3::xxh3_64;
@@ -26,10 +27,10 @@ pub(super) struct ToolCall {
 
 /// What came of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ToolResult {
+pub(super) struct ToolResult<'a> {
     /// Of the call; empty where the source has none.
     pub(super) id: String,
-    pub(super) text: String,
+    pub(super) text: Cow<'a, str>,
     /// The source's own flag.
     pub(super) failed: Option<bool>,
 }
@@ -63,11 +64,26 @@ impl Spent {
 
 /// One turn of the model.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct Turn {
-    pub(super) text: String,
+pub(super) struct Turn<'a> {
+    /// Nobody asks for it beside calls.
+    pub(super) text: Cow<'a, str>,
     pub(super) calls: Vec<ToolCall>,
     pub(super) spent: Spent,
     pub(super) at_millis: Option<i64>,
+}
+
+impl Turn<'_> {
+    /// It says this too, on a line of its own.
+    pub(super) fn say(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        let said = self.text.to_mut();
+        if !said.is_empty() {
+            said.push('\n');
+        }
+        said.push_str(text);
+    }
 }
 
 /// A run that is being read.
@@ -121,24 +137,25 @@ impl Conversation {
         self.run.steps.len() - 1
     }
 
-    fn call(&mut self, call: &ToolCall, at_millis: Option<i64>) -> usize {
-        let step = self.push(Kind::Call, &call.tool, args_fingerprint(&call.args), || args_text(&call.args), at_millis);
-        self.run.steps[step].deed = Deed::of(&call.tool, &args_text(&call.args));
+    fn call(&mut self, call: &ToolCall, args: u64, at_millis: Option<i64>) -> usize {
+        let text = args_text(&call.args);
+        let step = self.push(Kind::Call, &call.tool, args, || text.to_string(), at_millis);
+        self.run.steps[step].deed = Deed::of(&call.tool, &text);
         step
     }
 
     /// A turn with calls is those calls, in order; one without is a message. A turn that says nothing is none, but is paid.
-    pub(super) fn turn(&mut self, turn: &Turn) {
+    pub(super) fn turn(&mut self, turn: &Turn<'_>) {
         self.owed.add(turn.spent);
         if turn.calls.is_empty() && !turn.text.trim().is_empty() {
-            self.push(Kind::Message, MESSAGE, result_fingerprint(&turn.text), || turn.text.clone(), turn.at_millis);
+            self.push(Kind::Message, MESSAGE, result_fingerprint(&turn.text), || turn.text.to_string(), turn.at_millis);
         }
         for call in &turn.calls {
             // Told again: the first telling counts.
             if !call.id.is_empty() && self.waiting.contains_key(&call.id) {
                 continue;
             }
-            let step = self.call(call, turn.at_millis);
+            let step = self.call(call, args_fingerprint(&call.args), turn.at_millis);
             if call.id.is_empty() {
                 self.nameless.push(step);
             } else {
@@ -148,7 +165,7 @@ impl Conversation {
     }
 
     /// Whether the call it answers is known and had no answer yet.
-    pub(super) fn answer(&mut self, answer: &ToolResult) -> bool {
+    pub(super) fn answer(&mut self, answer: &ToolResult<'_>) -> bool {
         let step = if answer.id.is_empty() {
             (!self.nameless.is_empty()).then(|| self.nameless.remove(0)).or_else(|| self.oldest_waiting())
         } else {
@@ -177,8 +194,9 @@ impl Conversation {
 
     /// A call that is told together with what came of it, by whoever made it. The model's own word on it may have come before.
     pub(super) fn executed(&mut self, call: &ToolCall, answer: Option<(&str, Option<bool>)>, at_millis: Option<i64>) {
-        let known = self.waiting.remove(&call.id).or_else(|| self.take_like(call));
-        let step = known.unwrap_or_else(|| self.call(call, at_millis));
+        let args = args_fingerprint(&call.args);
+        let known = self.waiting.remove(&call.id).or_else(|| self.take_like(call, args));
+        let step = known.unwrap_or_else(|| self.call(call, args, at_millis));
         if let Some((text, failed)) = answer {
             self.fill(step, text, failed);
         }
@@ -186,8 +204,7 @@ impl Conversation {
 
     /// The oldest open call that is this one, though one of the two tellers does not know its id: the same arguments, or else
     /// the same tool, because some write the arguments in a way of their own.
-    fn take_like(&mut self, call: &ToolCall) -> Option<usize> {
-        let args = args_fingerprint(&call.args);
+    fn take_like(&mut self, call: &ToolCall, args: u64) -> Option<usize> {
         let steps = &self.run.steps;
         let is_same = |step: usize| steps.get(step).is_some_and(|step| *step.tool == *call.tool && step.args == args);
         let is_alike = |step: usize| steps.get(step).is_some_and(|step| *step.tool == *call.tool);
@@ -246,10 +263,10 @@ pub(super) fn args_fingerprint(args: &Value) -> u64 {
     fingerprint::of_value(args).unwrap_or_else(|_| xxh3_64(args.to_string().as_bytes()))
 }
 
-fn args_text(args: &Value) -> String {
+fn args_text(args: &Value) -> Cow<'_, str> {
     match args {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
+        Value::String(text) => text.into(),
+        other => other.to_string().into(),
     }
 }
 

@@ -195,7 +195,7 @@ pub(super) struct Decisions {
 }
 
 impl Reader for Decisions {
-    fn record(&mut self, line: u64, record: Value, out: &mut Out) {
+    fn record(&mut self, line: u64, record: super::json::Value<'_>, out: &mut Out) {
         #[derive(Deserialize)]
         struct Shown {
             decision_id: String,
@@ -212,7 +212,7 @@ impl Reader for Decisions {
             #[serde(default)]
             input: Value,
         }
-        let page = match record {
+        let page = match record.to_value() {
             Value::Object(mut object) if object.contains_key("decisions") => match object.remove("decisions") {
                 Some(Value::Array(page)) => page,
                 _ => Vec::new(),

@@ -6,32 +6,32 @@
 
 use super::conversation::{Spent, ToolCall, millis_of};
 use super::grouped::Grouped;
-use super::message::{answered, args, asked, result_text, text};
+use super::json::{Map, Value};
+use super::message::{answered, args, asked, owned, result_text, text};
 use super::spans::{Span, Spans, What};
 use super::{Out, Reader};
 use runguard_core::prices::Usage;
-use serde_json::{Map, Value};
 
 #[derive(Debug, Default)]
 pub(super) struct Langfuse {
     runs: Grouped<Spans>,
 }
 
-fn either<'a>(object: &'a Map<String, Value>, names: &[&str]) -> Option<&'a Value> {
-    names.iter().find_map(|name| object.get(*name).filter(|value| !value.is_null()))
+fn either<'a, 'b>(object: &'a Map<'b>, names: &[&str]) -> Option<&'a Value<'b>> {
+    names.iter().find_map(|name| object.get(name).filter(|value| !value.is_null()))
 }
 
-fn number(value: &Value) -> Option<f64> {
+fn number(value: &Value<'_>) -> Option<f64> {
     value.as_f64().or_else(|| value.as_str()?.parse().ok())
 }
 
 /// Details are counts by name; what belongs to the input or the output begins so.
-fn usage(observation: &Map<String, Value>) -> Usage {
+fn usage(observation: &Map<'_>) -> Usage {
     let details = either(observation, &["usageDetails", "usage_details", "usage"]).and_then(Value::as_object);
     let Some(details) = details else { return Usage::default() };
-    let count = |names: &[&str]| names.iter().find_map(|name| details.get(*name)?.as_u64());
+    let count = |names: &[&str]| names.iter().find_map(|name| details.get(name)?.as_u64());
     let sum = |beginning: &str| -> u64 {
-        let part = |(name, count): (&String, &Value)| if name.starts_with(beginning) { count.as_u64() } else { None };
+        let part = |(name, count): (&str, &Value<'_>)| if name.starts_with(beginning) { count.as_u64() } else { None };
         details.iter().filter_map(part).fold(0, u64::saturating_add)
     };
     let (input, output) = (sum("input"), sum("output"));
@@ -44,7 +44,7 @@ fn usage(observation: &Map<String, Value>) -> Usage {
     Usage { cached_tokens, ..Usage::new(input, output) }
 }
 
-fn what(kind: &str, observation: &Map<String, Value>) -> Option<What> {
+fn what(kind: &str, observation: &Map<'_>) -> Option<What> {
     let (input, output) = (observation.get("input"), observation.get("output"));
     let failed = text(observation, &["level"]) == "ERROR";
     match kind {
@@ -53,7 +53,7 @@ fn what(kind: &str, observation: &Map<String, Value>) -> Option<What> {
             let given = output.filter(|output| !output.is_null());
             Some(What::Tool {
                 call: ToolCall { id: String::new(), tool: text(observation, &["name"]).to_owned(), args: args(input) },
-                result: given.map(|output| result_text(Some(output))).or_else(|| failed.then(message)),
+                result: given.map(|output| result_text(Some(output)).into_owned()).or_else(|| failed.then(message)),
                 failed: Some(failed),
             })
         }
@@ -62,8 +62,8 @@ fn what(kind: &str, observation: &Map<String, Value>) -> Option<What> {
             let total = either(observation, &["costDetails", "cost_details"]).and_then(|details| details.get("total"));
             let cost = total.or_else(|| either(observation, &["calculatedTotalCost", "totalCost", "total_cost"])).and_then(number);
             Some(What::Model {
-                asked: input.map(asked).unwrap_or_default(),
-                answered: if failed { Vec::new() } else { output.map(answered).unwrap_or_default() },
+                asked: input.map(|input| owned(asked(input))).unwrap_or_default(),
+                answered: if failed { Vec::new() } else { output.map(|output| owned(answered(output))).unwrap_or_default() },
                 spent: Spent::of(&model, &usage(observation), cost.filter(|cost| *cost > 0.0)),
                 model,
             })
@@ -73,7 +73,7 @@ fn what(kind: &str, observation: &Map<String, Value>) -> Option<What> {
 }
 
 impl Langfuse {
-    fn observation(&mut self, line: u64, trace: &str, observation: &Map<String, Value>, out: &mut Out) {
+    fn observation(&mut self, line: u64, trace: &str, observation: &Map<'_>, out: &mut Out) {
         let own = text(observation, &["traceId", "trace_id"]);
         let trace = if own.is_empty() { trace } else { own };
         let kind = text(observation, &["type"]);
@@ -103,7 +103,7 @@ impl Langfuse {
         });
     }
 
-    fn take(&mut self, line: u64, record: &Map<String, Value>, out: &mut Out) {
+    fn take(&mut self, line: u64, record: &Map<'_>, out: &mut Out) {
         if let Some(page) = record.get("data").and_then(Value::as_array) {
             page.iter().filter_map(Value::as_object).for_each(|record| self.take(line, record, out));
             return;
@@ -136,7 +136,7 @@ impl Langfuse {
 }
 
 impl Reader for Langfuse {
-    fn record(&mut self, line: u64, record: Value, out: &mut Out) {
+    fn record(&mut self, line: u64, record: Value<'_>, out: &mut Out) {
         match record.as_object() {
             Some(record) => self.take(line, record, out),
             None => out.broken(line, "neither an observation nor a trace of Langfuse"),

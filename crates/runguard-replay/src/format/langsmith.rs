@@ -5,11 +5,11 @@
 
 use super::conversation::{Spent, ToolCall, args_of_text, millis_of};
 use super::grouped::Grouped;
-use super::message::{answered, args, asked, result_text, text};
+use super::json::{Map, Value};
+use super::message::{answered, args, asked, owned, result_text, text};
 use super::spans::{Span, Spans, What};
 use super::{Out, Reader};
 use runguard_core::prices::Usage;
-use serde_json::{Map, Value};
 
 #[derive(Debug, Default)]
 pub(super) struct LangSmith {
@@ -17,17 +17,17 @@ pub(super) struct LangSmith {
 }
 
 /// A number, or the text of one: money is a decimal, which JSON writes as text.
-fn number(object: &Map<String, Value>, name: &str) -> Option<f64> {
+fn number(object: &Map<'_>, name: &str) -> Option<f64> {
     let value = object.get(name)?;
     value.as_f64().or_else(|| value.as_str()?.parse().ok())
 }
 
-fn count(object: &Map<String, Value>, name: &str) -> u64 {
+fn count(object: &Map<'_>, name: &str) -> u64 {
     object.get(name).and_then(Value::as_u64).unwrap_or(0)
 }
 
 /// An input or output under the one name that wraps it.
-fn unwrapped<'a>(value: Option<&'a Value>, name: &str) -> Option<&'a Value> {
+fn unwrapped<'a, 'b>(value: Option<&'a Value<'b>>, name: &str) -> Option<&'a Value<'b>> {
     let value = value.filter(|value| !value.is_null())?;
     match value.as_object() {
         Some(object) if object.len() == 1 => object.get(name).or(Some(value)),
@@ -35,7 +35,7 @@ fn unwrapped<'a>(value: Option<&'a Value>, name: &str) -> Option<&'a Value> {
     }
 }
 
-fn tool(run: &Map<String, Value>) -> What {
+fn tool(run: &Map<'_>) -> What {
     let output = unwrapped(run.get("outputs"), "output");
     // A tool of LangChain answers with a message; its id names the call.
     let message = output.and_then(Value::as_object).map(|output| output.get("kwargs").and_then(Value::as_object).unwrap_or(output));
@@ -44,7 +44,7 @@ fn tool(run: &Map<String, Value>) -> What {
     let error = text(run, &["error"]);
     let said_error = message.is_some_and(|message| text(message, &["status"]) == "error");
     let failed = !error.is_empty() || text(run, &["status"]) == "error" || said_error;
-    let result = result.map(|result| result_text(Some(result))).or_else(|| failed.then(|| error.to_owned()));
+    let result = result.map(|result| result_text(Some(result)).into_owned()).or_else(|| failed.then(|| error.to_owned()));
     What::Tool {
         call: ToolCall {
             id: id.to_owned(),
@@ -60,7 +60,7 @@ fn tool(run: &Map<String, Value>) -> What {
 }
 
 /// A value as Python prints it, which is how `LangChain` hands on the arguments of a tool: `{'path': "it's", 'deep': True}`.
-fn python(text: &str) -> Option<Value> {
+fn python(text: &str) -> Option<serde_json::Value> {
     let mut json = String::with_capacity(text.len());
     let mut letters = text.chars().peekable();
     while let Some(letter) = letters.next() {
@@ -89,7 +89,7 @@ fn python(text: &str) -> Option<Value> {
                         other => inside.push(other),
                     }
                 }
-                json.push_str(&Value::String(inside).to_string());
+                json.push_str(&serde_json::Value::String(inside).to_string());
             }
             '(' => json.push('['),
             ')' => json.push(']'),
@@ -111,11 +111,11 @@ fn python(text: &str) -> Option<Value> {
     serde_json::from_str(&json).ok()
 }
 
-fn model(run: &Map<String, Value>) -> What {
+fn model(run: &Map<'_>) -> What {
     let extra = run.get("extra");
     let named = |pointer: &str| extra.and_then(|extra| extra.pointer(pointer)?.as_str());
     let names = ["/metadata/ls_model_name", "/invocation_params/model", "/invocation_params/model_name", "/invocation_params/model_id"];
-    let answered = run.get("outputs").map(answered).unwrap_or_default();
+    let answered = run.get("outputs").map(|outputs| owned(answered(outputs))).unwrap_or_default();
     let said = answered.iter().map(|message| message.model.as_str()).find(|model| !model.is_empty());
     let model = names.iter().find_map(|name| named(name)).or(said).unwrap_or_default().to_owned();
     let details = |name: &str| run.get("prompt_token_details").and_then(|details| details.get(name)?.as_u64()).unwrap_or(0);
@@ -130,7 +130,7 @@ fn model(run: &Map<String, Value>) -> What {
     let cost = number(run, "total_cost").filter(|cost| *cost > 0.0);
     let failed = !text(run, &["error"]).is_empty();
     What::Model {
-        asked: run.get("inputs").map(asked).unwrap_or_default(),
+        asked: run.get("inputs").map(|inputs| owned(asked(inputs))).unwrap_or_default(),
         answered: if failed { Vec::new() } else { answered },
         spent: Spent::of(&model, &usage, cost),
         model,
@@ -138,7 +138,7 @@ fn model(run: &Map<String, Value>) -> What {
 }
 
 impl LangSmith {
-    fn run(&mut self, line: u64, run: &Map<String, Value>, out: &mut Out) {
+    fn run(&mut self, line: u64, run: &Map<'_>, out: &mut Out) {
         let own = text(run, &["id"]);
         let trace = text(run, &["trace_id", "id"]);
         let kind = text(run, &["run_type"]);
@@ -169,15 +169,18 @@ impl LangSmith {
         });
         for child in run.get("child_runs").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object) {
             let mut child = child.clone();
-            child.entry("trace_id").or_insert_with(|| trace.into());
-            child.entry("parent_run_id").or_insert_with(|| own.into());
+            for (name, value) in [("trace_id", trace), ("parent_run_id", own)] {
+                if !child.contains_key(name) {
+                    child.insert(name, value.to_owned().into());
+                }
+            }
             self.run(line, &child, out);
         }
     }
 }
 
 impl Reader for LangSmith {
-    fn record(&mut self, line: u64, record: Value, out: &mut Out) {
+    fn record(&mut self, line: u64, record: Value<'_>, out: &mut Out) {
         match (record.get("runs").and_then(Value::as_array), record.as_object()) {
             (Some(runs), _) => runs.iter().filter_map(Value::as_object).for_each(|run| self.run(line, run, out)),
             (None, Some(run)) => self.run(line, run, out),

@@ -5,8 +5,9 @@
 //! conventions, and messages as `LangChain` writes them. So a list that mixes them, as proxies and tracers make it, is read too.
 
 use super::conversation::{Conversation, Spent, ToolCall, ToolResult, Turn, args_of_text};
+use super::json::{Map, Text, Value};
 use runguard_core::prices::Usage;
-use serde_json::{Map, Value};
+use std::borrow::Cow;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
@@ -18,11 +19,11 @@ pub(super) enum Role {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Message {
+pub(super) struct Message<'a> {
     pub(super) role: Role,
-    pub(super) text: String,
+    pub(super) text: Cow<'a, str>,
     pub(super) calls: Vec<ToolCall>,
-    pub(super) answers: Vec<ToolResult>,
+    pub(super) answers: Vec<ToolResult<'a>>,
     pub(super) usage: Option<Usage>,
     pub(super) cost: Option<f64>,
     pub(super) model: String,
@@ -31,56 +32,56 @@ pub(super) struct Message {
     pub(super) is_item: bool,
 }
 
-pub(super) fn text<'a>(object: &'a Map<String, Value>, names: &[&str]) -> &'a str {
-    names.iter().find_map(|name| object.get(*name)?.as_str()).unwrap_or_default()
+pub(super) fn text<'a>(object: &'a Map<'_>, names: &[&str]) -> &'a str {
+    names.iter().find_map(|name| object.get(name)?.as_str()).unwrap_or_default()
 }
 
-fn owned(object: &Map<String, Value>, names: &[&str]) -> String {
+fn text_of(object: &Map<'_>, names: &[&str]) -> String {
     text(object, names).to_owned()
 }
 
-fn first<'a>(object: &'a Map<String, Value>, names: &[&str]) -> Option<&'a Value> {
-    names.iter().find_map(|name| object.get(*name).filter(|value| !value.is_null()))
+fn first<'a, 'b>(object: &'a Map<'b>, names: &[&str]) -> Option<&'a Value<'b>> {
+    names.iter().find_map(|name| object.get(name).filter(|value| !value.is_null()))
 }
 
 /// Arguments, which some write as a value and some as the text of one.
-pub(super) fn args(value: Option<&Value>) -> Value {
+pub(super) fn args(value: Option<&Value<'_>>) -> serde_json::Value {
     match value {
         Some(Value::String(text)) => args_of_text(text),
-        Some(value) => value.clone(),
-        None => Value::Null,
+        Some(value) => value.to_value(),
+        None => serde_json::Value::Null,
     }
 }
 
 /// A result as text: of blocks their texts, of anything else its JSON.
-pub(super) fn result_text(value: Option<&Value>) -> String {
+pub(super) fn result_text<'a>(value: Option<&Value<'a>>) -> Cow<'a, str> {
+    let said = |part: &Value<'a>| part_text(part).map_or_else(|| part.to_string().into(), Text::to_cow);
     match value {
-        None | Some(Value::Null) => String::new(),
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(parts)) if parts.iter().any(|part| part_text(part).is_some()) => {
-            let texts: Vec<String> = parts.iter().map(|part| part_text(part).map_or_else(|| part.to_string(), str::to_owned)).collect();
-            texts.join("\n")
-        }
-        Some(other) => part_text(other).map_or_else(|| other.to_string(), str::to_owned),
+        None | Some(Value::Null) => Cow::default(),
+        Some(Value::Array(parts)) if parts.iter().any(|part| part_text(part).is_some()) => match parts.as_slice() {
+            [part] => said(part),
+            parts => parts.iter().map(said).collect::<Vec<_>>().join("\n").into(),
+        },
+        Some(other) => said(other),
     }
 }
 
 /// The text of a block of text.
-fn part_text(part: &Value) -> Option<&str> {
+fn part_text<'a, 'b>(part: &'a Value<'b>) -> Option<&'a Text<'b>> {
     if let Value::String(text) = part {
         return Some(text);
     }
     let part = part.as_object()?;
     match part.get("type").and_then(Value::as_str) {
-        Some("text" | "input_text" | "output_text" | "refusal") => first(part, &["text", "content", "refusal"])?.as_str(),
+        Some("text" | "input_text" | "output_text" | "refusal") => first(part, &["text", "content", "refusal"])?.as_text(),
         // Converse names a block by its only member.
-        None if part.len() == 1 => part.get("text")?.as_str(),
+        None if part.len() == 1 => part.get("text")?.as_text(),
         Some(_) | None => None,
     }
 }
 
 /// Who speaks, of a message that says so.
-pub(super) fn role_of(message: &Value) -> Option<Role> {
+pub(super) fn role_of(message: &Value<'_>) -> Option<Role> {
     Some(match message.get("role")?.as_str()? {
         "assistant" | "model" | "ai" => Role::Assistant,
         "user" | "human" => Role::User,
@@ -89,11 +90,11 @@ pub(super) fn role_of(message: &Value) -> Option<Role> {
     })
 }
 
-impl Message {
+impl<'a> Message<'a> {
     fn new(role: Role) -> Self {
         Self {
             role,
-            text: String::new(),
+            text: Cow::default(),
             calls: Vec::new(),
             answers: Vec::new(),
             usage: None,
@@ -104,8 +105,14 @@ impl Message {
         }
     }
 
+    /// With texts of its own.
+    pub(super) fn into_owned(self) -> Message<'static> {
+        let owned = |ToolResult { id, text, failed }: ToolResult<'_>| ToolResult { id, text: text.into_owned().into(), failed };
+        Message { text: self.text.into_owned().into(), answers: self.answers.into_iter().map(owned).collect(), ..self }
+    }
+
     /// `None` for what is no message.
-    pub(super) fn read(value: &Value) -> Option<Self> {
+    pub(super) fn read(value: &Value<'a>) -> Option<Self> {
         let object = value.as_object()?;
         if let Some(message) = Self::langchain(object) {
             return Some(message);
@@ -121,7 +128,7 @@ impl Message {
         Some(message)
     }
 
-    fn read_body(&mut self, object: &Map<String, Value>) {
+    fn read_body(&mut self, object: &Map<'a>) {
         if self.role == Role::Tool && object.get("parts").is_none() && !has_blocks(object) {
             let failed = match text(object, &["status"]) {
                 "error" => Some(true),
@@ -129,11 +136,11 @@ impl Message {
                 _ => object.get("is_error").and_then(Value::as_bool),
             };
             // A legacy function's result has its name where a tool's has the call's id; there is one at a time.
-            self.answers.push(ToolResult { id: owned(object, &["tool_call_id"]), text: result_text(object.get("content")), failed });
+            self.answers.push(ToolResult { id: text_of(object, &["tool_call_id"]), text: result_text(object.get("content")), failed });
             return;
         }
         match first(object, &["content", "parts"]) {
-            Some(Value::String(text)) => self.text.clone_from(text),
+            Some(Value::String(text)) => self.text = text.to_cow(),
             Some(Value::Array(parts)) => parts.iter().for_each(|part| self.read_part(part)),
             Some(part @ Value::Object(_)) => self.read_part(part),
             Some(Value::Null | Value::Bool(_) | Value::Number(_)) | None => {}
@@ -142,36 +149,39 @@ impl Message {
             self.calls.extend(tool_call(call));
         }
         if let Some(function) = object.get("function_call").and_then(Value::as_object) {
-            self.calls.push(ToolCall { id: String::new(), tool: owned(function, &["name"]), args: args(function.get("arguments")) });
+            self.calls.push(ToolCall { id: String::new(), tool: text_of(function, &["name"]), args: args(function.get("arguments")) });
         }
         self.usage = object.get("usage_metadata").and_then(langchain_usage).or_else(|| usage(object.get("usage")?));
         self.cost = object.get("cost").and_then(Value::as_f64);
-        self.model = owned(object, &["model"]);
+        self.model = text_of(object, &["model"]);
     }
 
-    fn read_part(&mut self, part: &Value) {
+    fn read_part(&mut self, part: &Value<'a>) {
         if let Some(text) = part_text(part) {
-            if !self.text.is_empty() {
-                self.text.push('\n');
+            if self.text.is_empty() {
+                self.text = text.to_cow();
+            } else {
+                let said = self.text.to_mut();
+                said.push('\n');
+                said.push_str(text);
             }
-            self.text.push_str(text);
             return;
         }
         let Some(object) = part.as_object() else { return };
         let kind = text(object, &["type"]);
         match kind {
             "tool_use" | "server_tool_use" | "mcp_tool_use" | "tool_call" | "tool-call" => self.calls.push(ToolCall {
-                id: owned(object, &["id", "toolCallId"]),
-                tool: owned(object, &["name", "toolName"]),
+                id: text_of(object, &["id", "toolCallId"]),
+                tool: text_of(object, &["name", "toolName"]),
                 args: args(first(object, &["input", "arguments", "args"])),
             }),
             "tool_call_response" | "tool-result" => self.answers.push(ToolResult {
-                id: owned(object, &["id", "toolCallId"]),
+                id: text_of(object, &["id", "toolCallId"]),
                 text: result_text(first(object, &["response", "result", "output"])),
                 failed: object.get("is_error").or(object.get("isError")).and_then(Value::as_bool),
             }),
             _ if kind == "tool_result" || kind.ends_with("_tool_result") => self.answers.push(ToolResult {
-                id: owned(object, &["tool_use_id"]),
+                id: text_of(object, &["tool_use_id"]),
                 text: result_text(object.get("content")),
                 // Left out, it is false: so the API says.
                 failed: Some(object.get("is_error").and_then(Value::as_bool).unwrap_or(false)),
@@ -180,14 +190,14 @@ impl Message {
         }
     }
 
-    fn read_converse(&mut self, object: &Map<String, Value>) {
+    fn read_converse(&mut self, object: &Map<'a>) {
         if let Some(call) = object.get("toolUse").and_then(Value::as_object) {
-            self.calls.push(ToolCall { id: owned(call, &["toolUseId"]), tool: owned(call, &["name"]), args: args(call.get("input")) });
+            self.calls.push(ToolCall { id: text_of(call, &["toolUseId"]), tool: text_of(call, &["name"]), args: args(call.get("input")) });
         }
         if let Some(result) = object.get("toolResult").and_then(Value::as_object) {
-            let parts: Vec<Value> = result.get("content").and_then(Value::as_array).into_iter().flatten().map(json_or_text).collect();
+            let parts: Vec<Value<'a>> = result.get("content").and_then(Value::as_array).into_iter().flatten().map(json_or_text).collect();
             self.answers.push(ToolResult {
-                id: owned(result, &["toolUseId"]),
+                id: text_of(result, &["toolUseId"]),
                 text: result_text(Some(&Value::Array(parts))),
                 failed: Some(text(result, &["status"]) == "error"),
             });
@@ -195,9 +205,9 @@ impl Message {
     }
 
     /// An item of `OpenAI`'s responses.
-    fn item(object: &Map<String, Value>) -> Option<Self> {
+    fn item(object: &Map<'a>) -> Option<Self> {
         let kind = object.get("type")?.as_str()?;
-        let id = owned(object, &["call_id", "id"]);
+        let id = text_of(object, &["call_id", "id"]);
         let mut message = match kind {
             "reasoning" | "item_reference" => return Some(Self::new(Role::Other)),
             _ if kind.ends_with("_call_output") => {
@@ -208,7 +218,7 @@ impl Message {
             "function_call" | "custom_tool_call" | "mcp_call" => {
                 let mut message = Self::new(Role::Assistant);
                 let args = args(first(object, &["arguments", "input"]));
-                message.calls.push(ToolCall { id: id.clone(), tool: owned(object, &["name"]), args });
+                message.calls.push(ToolCall { id: id.clone(), tool: text_of(object, &["name"]), args });
                 message
             }
             "web_search_call"
@@ -219,7 +229,7 @@ impl Message {
             | "shell_call"
             | "image_generation_call" => {
                 let mut message = Self::new(Role::Assistant);
-                let args = first(object, &["action", "code", "queries"]).cloned().unwrap_or_default();
+                let args = first(object, &["action", "code", "queries"]).map(Value::to_value).unwrap_or_default();
                 message.calls.push(ToolCall { id: id.clone(), tool: kind.trim_end_matches("_call").to_owned(), args });
                 message
             }
@@ -235,7 +245,7 @@ impl Message {
     }
 
     /// As `LangChain` writes them: with a constructor, with data, or flat with a type.
-    fn langchain(object: &Map<String, Value>) -> Option<Self> {
+    fn langchain(object: &Map<'a>) -> Option<Self> {
         let class = object.get("id").and_then(Value::as_array).and_then(|id| id.last()?.as_str());
         let (class, body) = match (class, object.get("kwargs").and_then(Value::as_object)) {
             (Some(class), Some(body)) => (class, body),
@@ -258,7 +268,7 @@ impl Message {
         dedup_calls(&mut message.calls);
         let metadata = body.get("response_metadata").and_then(Value::as_object);
         if message.model.is_empty() {
-            message.model = metadata.map(|metadata| owned(metadata, &["model_name", "model"])).unwrap_or_default();
+            message.model = metadata.map(|metadata| text_of(metadata, &["model_name", "model"])).unwrap_or_default();
         }
         if message.usage.is_none() {
             message.usage = metadata.and_then(|metadata| usage(first(metadata, &["token_usage", "usage"])?));
@@ -283,17 +293,17 @@ fn dedup_calls(calls: &mut Vec<ToolCall>) {
     });
 }
 
-fn json_or_text(part: &Value) -> Value {
-    part.get("json").map_or_else(|| part.clone(), |json| Value::String(json.to_string()))
+fn json_or_text<'a>(part: &Value<'a>) -> Value<'a> {
+    part.get("json").map_or_else(|| part.clone(), |json| json.to_string().into())
 }
 
 /// Whether a message's content is of the kind that response items have.
-fn is_items(object: &Map<String, Value>) -> bool {
+fn is_items(object: &Map<'_>) -> bool {
     let parts = object.get("content").and_then(Value::as_array);
     parts.is_some_and(|parts| parts.iter().any(|part| matches!(part.get("type").and_then(Value::as_str), Some("output_text" | "refusal"))))
 }
 
-fn has_blocks(object: &Map<String, Value>) -> bool {
+fn has_blocks(object: &Map<'_>) -> bool {
     let parts = object.get("content").and_then(Value::as_array);
     parts.is_some_and(|parts| {
         parts.iter().any(|part| {
@@ -304,20 +314,21 @@ fn has_blocks(object: &Map<String, Value>) -> bool {
 }
 
 /// `OpenAI`'s, and `LangChain`'s, whose arguments are a value.
-fn tool_call(call: &Value) -> Option<ToolCall> {
+fn tool_call(call: &Value<'_>) -> Option<ToolCall> {
     let call = call.as_object()?;
     let body = first(call, &["function", "custom"]).and_then(Value::as_object).unwrap_or(call);
-    let tool = owned(body, &["name"]);
+    let tool = text_of(body, &["name"]);
     if tool.is_empty() {
         return None;
     }
-    Some(ToolCall { id: owned(call, &["id"]), tool, args: args(first(body, &["arguments", "args", "input"])) })
+    Some(ToolCall { id: text_of(call, &["id"]), tool, args: args(first(body, &["arguments", "args", "input"])) })
 }
 
 /// A report of tokens, whoever made it: the names tell.
-pub(super) fn usage(value: &Value) -> Option<Usage> {
+pub(super) fn usage(value: &Value<'_>) -> Option<Usage> {
     let object = value.as_object()?;
-    let has = |names: &[&str]| names.iter().any(|name| object.contains_key(*name));
+    let value = &value.to_value();
+    let has = |names: &[&str]| names.iter().any(|name| object.contains_key(name));
     let read = if has(&["inputTokens", "outputTokens"]) {
         Usage::from_bedrock(value)
     } else if has(&["promptTokenCount", "totalTokenCount"]) {
@@ -336,7 +347,7 @@ pub(super) fn usage(value: &Value) -> Option<Usage> {
 }
 
 /// Cached tokens are part of the input here.
-fn langchain_usage(value: &Value) -> Option<Usage> {
+fn langchain_usage(value: &Value<'_>) -> Option<Usage> {
     let count = |name: &str| value.get(name).and_then(Value::as_u64).unwrap_or(0);
     let detail = |name: &str| value.get("input_token_details").and_then(|details| details.get(name)?.as_u64()).unwrap_or(0);
     value.get("input_tokens")?;
@@ -353,13 +364,12 @@ fn langchain_usage(value: &Value) -> Option<Usage> {
 }
 
 /// What a model answered, from whatever a tracer kept of it: a message, several, a response, or only its text.
-pub(super) fn answered(value: &Value) -> Vec<Message> {
+pub(super) fn answered<'a>(value: &Value<'a>) -> Vec<Message<'a>> {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => Vec::new(),
-        Value::String(text) => match serde_json::from_str(text) {
-            Ok(inner @ (Value::Object(_) | Value::Array(_))) if !answered(&inner).is_empty() => answered(&inner),
-            _ => vec![Message { text: text.clone(), ..Message::new(Role::Assistant) }],
-        },
+        Value::String(text) => {
+            written(text, answered).unwrap_or_else(|| vec![Message { text: text.to_cow(), ..Message::new(Role::Assistant) }])
+        }
         Value::Array(values) => values.iter().flat_map(answered).collect(),
         Value::Object(object) => {
             if let Some(choices) = object.get("choices").and_then(Value::as_array) {
@@ -367,7 +377,7 @@ pub(super) fn answered(value: &Value) -> Vec<Message> {
                 return message.into_iter().collect();
             }
             if let Some(generations) = object.get("generations").and_then(Value::as_array) {
-                let first = generations.first().map(|first| first.get(0).unwrap_or(first));
+                let first = generations.first().map(|first| first.as_array().and_then(<[_]>::first).unwrap_or(first));
                 return first.map(|first| first.get("message").map_or_else(|| answered(first), answered)).unwrap_or_default();
             }
             if let Some(message) = Message::read(value) {
@@ -386,16 +396,20 @@ pub(super) fn answered(value: &Value) -> Vec<Message> {
     }
 }
 
+/// Of a text that is JSON and holds messages, these.
+fn written(text: &str, read: impl for<'v> Fn(&Value<'v>) -> Vec<Message<'v>>) -> Option<Vec<Message<'static>>> {
+    let inner = Value::parse(text.as_bytes()).ok().filter(|inner| matches!(inner, Value::Object(_) | Value::Array(_)))?;
+    let messages = owned(read(&inner));
+    (!messages.is_empty()).then_some(messages)
+}
+
 /// What a model was asked. Every question repeats the conversation so far; what came after the model's last word is news, and
 /// only that is kept.
-pub(super) fn asked(value: &Value) -> Vec<Message> {
-    fn all(value: &Value) -> Vec<Message> {
+pub(super) fn asked<'a>(value: &Value<'a>) -> Vec<Message<'a>> {
+    fn all<'a>(value: &Value<'a>) -> Vec<Message<'a>> {
         match value {
             Value::Null | Value::Bool(_) | Value::Number(_) => Vec::new(),
-            Value::String(text) => match serde_json::from_str(text) {
-                Ok(inner @ (Value::Object(_) | Value::Array(_))) if !all(&inner).is_empty() => all(&inner),
-                _ => vec![Message { text: text.clone(), ..Message::new(Role::User) }],
-            },
+            Value::String(text) => written(text, all).unwrap_or_else(|| vec![Message { text: text.to_cow(), ..Message::new(Role::User) }]),
             // What the model said before is not read at all: it is most of a long conversation.
             Value::Array(values) => {
                 let news = values.iter().rposition(|value| role_of(value) == Some(Role::Assistant)).unwrap_or(0);
@@ -413,21 +427,26 @@ pub(super) fn asked(value: &Value) -> Vec<Message> {
 }
 
 /// The report of tokens and the model's name beside an answer.
-pub(super) fn usage_of_response(response: &Value) -> (Option<Usage>, String) {
+pub(super) fn usage_of_response(response: &Value<'_>) -> (Option<Usage>, String) {
     let model = response.get("model").and_then(Value::as_str).unwrap_or_default();
     (response.get("usage").and_then(usage), model.to_owned())
+}
+
+/// Messages that outlive their record.
+pub(super) fn owned(messages: Vec<Message<'_>>) -> Vec<Message<'static>> {
+    messages.into_iter().map(Message::into_owned).collect()
 }
 
 /// Hears messages one by one and tells the conversation of whole turns.
 #[derive(Debug, Default)]
 pub(super) struct Ear {
     /// Of items, the turn so far.
-    turn: Option<Turn>,
+    turn: Option<Turn<'static>>,
 }
 
 impl Ear {
     /// Gives how many results belong to no open call.
-    pub(super) fn hear(&mut self, conversation: &mut Conversation, message: Message) -> usize {
+    pub(super) fn hear(&mut self, conversation: &mut Conversation, message: Message<'_>) -> usize {
         if !message.model.is_empty() {
             conversation.run.model.clone_from(&message.model);
         }
@@ -460,12 +479,9 @@ impl Ear {
         }
     }
 
-    fn add(&mut self, item: Turn) {
+    fn add(&mut self, item: Turn<'_>) {
         let turn = self.turn.get_or_insert_default();
-        if !item.text.is_empty() && !turn.text.is_empty() {
-            turn.text.push('\n');
-        }
-        turn.text.push_str(&item.text);
+        turn.say(&item.text);
         turn.calls.extend(item.calls);
         turn.at_millis = turn.at_millis.or(item.at_millis);
     }

@@ -5,11 +5,11 @@
 //! with all that the last one said goes on with that run instead of beginning another. One run is held at a time.
 
 use super::conversation::{Conversation, Spent};
+use super::json::{Map, Value};
 use super::message::{Ear, Message, Role, answered, text, usage_of_response};
 use super::spans::turn_of;
 use super::{Out, Reader};
 use crate::labels::verdict_of;
-use serde_json::{Map, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Messages {
         })
     }
 
-    fn bare(&mut self, line: u64, message: Message, out: &mut Out) {
+    fn bare(&mut self, line: u64, message: Message<'_>, out: &mut Out) {
         let open = match &mut self.open {
             Some(open) if open.is_list => open,
             _ => self.begin(None, line, true, out),
@@ -59,7 +59,7 @@ impl Messages {
     }
 
     /// A conversation in one object.
-    fn whole(&mut self, line: u64, object: &Map<String, Value>, messages: &[Value], response: Option<&Value>, out: &mut Out) {
+    fn whole(&mut self, line: u64, object: &Map<'_>, messages: &[Value<'_>], response: Option<&Value<'_>>, out: &mut Out) {
         let prints: Vec<u64> = messages.iter().map(|message| xxh3_64(identity(message).as_bytes())).collect();
         let goes_on = self.open.as_ref().is_some_and(|open| {
             !open.is_list && open.heard.len() > 1 && prints.len() > open.heard.len() && prints.starts_with(&open.heard)
@@ -67,7 +67,7 @@ impl Messages {
         if !goes_on {
             let id = ["id", "run_id", "conversation_id", "session_id", "trace_id", "instance_id", "task_id"]
                 .iter()
-                .find_map(|name| object.get(*name));
+                .find_map(|name| object.get(name));
             let id = id.and_then(Value::as_str).filter(|id| !id.is_empty()).map(str::to_owned);
             self.begin(id, line, false, out);
         }
@@ -96,20 +96,22 @@ impl Messages {
 }
 
 /// What makes a message the same when it is sent again: not the marks that caches and clients put on it.
-fn identity(message: &Value) -> String {
+fn identity(message: &Value<'_>) -> String {
     let mut message = message.clone();
-    if let Some(object) = message.as_object_mut() {
-        for name in ["cache_control", "name", "refusal", "annotations", "audio"] {
-            object.shift_remove(name);
-        }
-        for part in object.get_mut("content").and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut) {
-            part.shift_remove("cache_control");
+    if let Value::Object(object) = &mut message {
+        object.retain(|name| !["cache_control", "name", "refusal", "annotations", "audio"].contains(&name));
+        if let Some(Value::Array(parts)) = object.get_mut("content") {
+            for part in parts {
+                if let Value::Object(part) = part {
+                    part.retain(|name| name != "cache_control");
+                }
+            }
         }
     }
     message.to_string()
 }
 
-fn hear_response(conversation: &mut Conversation, response: &Value, messages: Vec<Message>) {
+fn hear_response(conversation: &mut Conversation, response: &Value<'_>, messages: Vec<Message<'_>>) {
     let (usage, model) = usage_of_response(response);
     if !model.is_empty() {
         conversation.run.model = model;
@@ -121,7 +123,7 @@ fn hear_response(conversation: &mut Conversation, response: &Value, messages: Ve
 }
 
 /// What an object says of its run besides the messages.
-fn describe(conversation: &mut Conversation, object: &Map<String, Value>) {
+fn describe(conversation: &mut Conversation, object: &Map<'_>) {
     let run = &mut conversation.run;
     for (into, names) in [
         (&mut run.model, &["model", "model_name"][..]),
@@ -133,7 +135,7 @@ fn describe(conversation: &mut Conversation, object: &Map<String, Value>) {
             said.clone_into(into);
         }
     }
-    run.success = ["success", "resolved", "task_success"].iter().find_map(|name| verdict_of(object.get(*name)?)).or(run.success);
+    run.success = ["success", "resolved", "task_success"].iter().find_map(|name| verdict_of(&object.get(name)?.to_value())).or(run.success);
 }
 
 impl Reader for Messages {
@@ -145,14 +147,14 @@ impl Reader for Messages {
         self.close(out);
     }
 
-    fn record(&mut self, line: u64, record: Value, out: &mut Out) {
+    fn record(&mut self, line: u64, record: Value<'_>, out: &mut Out) {
         let Some(object) = record.as_object() else {
             out.broken(line, "neither a message nor a list of messages");
             return;
         };
-        let request = ["request", "body"].iter().find_map(|name| object.get(*name)?.as_object()).unwrap_or(object);
-        let messages = ["messages", "input"].iter().find_map(|name| request.get(*name)?.as_array());
-        let is_response = |value: &&Value| ["choices", "output", "content"].iter().any(|name| value.get(*name).is_some());
+        let request = ["request", "body"].iter().find_map(|name| object.get(name)?.as_object()).unwrap_or(object);
+        let messages = ["messages", "input"].iter().find_map(|name| request.get(name)?.as_array());
+        let is_response = |value: &&Value<'_>| ["choices", "output", "content"].iter().any(|name| value.get(name).is_some());
         let response = object.get("response").map(|response| response.get("body").unwrap_or(response)).filter(is_response);
         if let Some(messages) = messages {
             let own = object.get("choices").or(object.get("output")).map(|_| &record);

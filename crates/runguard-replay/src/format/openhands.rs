@@ -7,10 +7,11 @@
 //! `tool_call_id`. What the program says to itself (states, recalls, condensation) is no step.
 
 use super::conversation::{Conversation, Spent, ToolCall, ToolResult, Turn, args_of_text, millis_of};
+use super::json::{Map, Value};
 use super::message::{Ear, Role, answered, asked, result_text, role_of, text, usage_of_response};
 use super::spans::turn_of;
 use super::{Out, Reader};
-use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fs;
 
@@ -62,9 +63,9 @@ struct Events {
 }
 
 impl Events {
-    fn hear(&mut self, conversation: &mut Conversation, event: &Map<String, Value>) -> Result<(), &'static str> {
+    fn hear(&mut self, conversation: &mut Conversation, event: &Map<'_>) -> Result<(), &'static str> {
         let at_millis = millis_of(text(event, &["timestamp"]));
-        if let Some(kind) = kind_of(event) {
+        if let Some(kind) = kind_of(event.get("kind").and_then(Value::as_str)) {
             self.event(conversation, kind, event, at_millis);
             return Ok(());
         }
@@ -87,7 +88,7 @@ impl Events {
     }
 
     /// An event of 1.x. What is of no kind that is known here is of the program, for itself.
-    fn event(&mut self, conversation: &mut Conversation, kind: &str, event: &Map<String, Value>, at_millis: Option<i64>) {
+    fn event(&mut self, conversation: &mut Conversation, kind: &str, event: &Map<'_>, at_millis: Option<i64>) {
         let id = text(event, &["tool_call_id"]).to_owned();
         let is_agents = matches!(text(event, &["source"]), "agent" | "");
         match kind {
@@ -100,7 +101,7 @@ impl Events {
                 conversation.answer(&ToolResult { id, text, failed });
             }
             "AgentErrorEvent" | "UserRejectObservation" => {
-                let text = text(event, &["error", "rejection_reason"]).to_owned();
+                let text = text(event, &["error", "rejection_reason"]).into();
                 // One without a call is of the model's answer, which made none.
                 if !id.is_empty() {
                     conversation.answer(&ToolResult { id, text, failed: Some(true) });
@@ -132,7 +133,7 @@ impl Events {
         }
     }
 
-    fn pay(&mut self, conversation: &mut Conversation, event: &Map<String, Value>) {
+    fn pay(&mut self, conversation: &mut Conversation, event: &Map<'_>) {
         if let Some(metrics) = event.get("llm_metrics") {
             conversation.spend(self.news(accumulated(metrics)));
             return;
@@ -145,9 +146,9 @@ impl Events {
         }
     }
 
-    fn action(&mut self, conversation: &mut Conversation, event: &Map<String, Value>, at_millis: Option<i64>) {
+    fn action(&mut self, conversation: &mut Conversation, event: &Map<'_>, at_millis: Option<i64>) {
         let action = text(event, &["action"]);
-        let empty = Map::new();
+        let empty = Map::default();
         let args = event.get("args").and_then(Value::as_object).unwrap_or(&empty);
         if text(event, &["source"]) != "agent" {
             if action == "message" {
@@ -160,52 +161,52 @@ impl Events {
         }
         self.pay(conversation, event);
         if action == "message" {
-            conversation.turn(&Turn { text: text(args, &["content"]).to_owned(), at_millis, ..Turn::default() });
+            conversation.turn(&Turn { text: text(args, &["content"]).into(), at_millis, ..Turn::default() });
             return;
         }
         let (tool, args) = called(event).unwrap_or_else(|| {
-            let kept = args.iter().filter(|(name, value)| !NOT_ARGUMENTS.contains(&name.as_str()) && !value.is_null());
-            (action.to_owned(), Value::Object(kept.map(|(name, value)| (name.clone(), value.clone())).collect()))
+            let kept = args.iter().filter(|(name, value)| !NOT_ARGUMENTS.contains(name) && !value.is_null());
+            (action.to_owned(), serde_json::Value::Object(kept.map(|(name, value)| (name.to_owned(), value.to_value())).collect()))
         });
         conversation.turn(&Turn { calls: vec![ToolCall { id: event_id(event, "id"), tool, args }], at_millis, ..Turn::default() });
     }
 }
 
-fn accumulated(metrics: &Value) -> Spent {
+fn accumulated(metrics: &Value<'_>) -> Spent {
     let count = |name: &str| metrics.pointer(&format!("/accumulated_token_usage/{name}")).and_then(Value::as_u64).unwrap_or(0);
     let dollars = metrics.get("accumulated_cost").and_then(Value::as_f64).filter(|cost| cost.is_finite()).unwrap_or(0.0);
     Spent { tokens: count("prompt_tokens").saturating_add(count("completion_tokens")), dollars }
 }
 
 /// Of an event of 1.x.
-pub(super) fn kind_of(event: &Map<String, Value>) -> Option<&str> {
-    let kind = event.get("kind")?.as_str()?;
+pub(super) fn kind_of(kind: Option<&str>) -> Option<&str> {
+    let kind = kind?;
     (kind.ends_with("Event") || kind.ends_with("Observation") || kind.starts_with("Condensation")).then_some(kind)
 }
 
-fn tool_of(event: &Map<String, Value>) -> String {
+fn tool_of(event: &Map<'_>) -> String {
     let named = text(event, &["tool_name"]);
     let action = || event.get("action").and_then(|action| action.get("kind")?.as_str()).unwrap_or_default();
     if named.is_empty() { action().trim_end_matches("Action").to_lowercase() } else { named.to_owned() }
 }
 
 /// As the model wrote them, or else as the program read them; without what the program has every tool ask for.
-fn args_of(event: &Map<String, Value>) -> Value {
+fn args_of(event: &Map<'_>) -> serde_json::Value {
     let call = event.get("tool_call");
     let written = call.and_then(|call| call.get("arguments").or_else(|| call.pointer("/function/arguments")));
-    let given = written.map(|written| written.as_str().map_or_else(|| written.clone(), args_of_text));
-    let given = given.or_else(|| event.get("action").cloned()).unwrap_or_default();
-    let Value::Object(given) = given else { return given };
-    let is_kept = |name: &str, value: &Value| name != "kind" && !NOT_ARGUMENTS.contains(&name) && !value.is_null();
-    Value::Object(given.into_iter().filter(|(name, value)| is_kept(name, value)).collect())
+    let given = written.map(|written| written.as_str().map_or_else(|| written.to_value(), args_of_text));
+    let given = given.or_else(|| event.get("action").map(Value::to_value)).unwrap_or_default();
+    let serde_json::Value::Object(given) = given else { return given };
+    let is_kept = |name: &str, value: &serde_json::Value| name != "kind" && !NOT_ARGUMENTS.contains(&name) && !value.is_null();
+    serde_json::Value::Object(given.into_iter().filter(|(name, value)| is_kept(name, value)).collect())
 }
 
 /// What an observation of 1.x says, and whether it is a failure.
-fn observed(observation: &Value) -> (String, Option<bool>) {
-    let content = ["content", "output", "message", "error"].iter().find_map(|name| observation.get(*name).filter(|value| !value.is_null()));
+fn observed<'a>(observation: &Value<'a>) -> (Cow<'a, str>, Option<bool>) {
+    let content = ["content", "output", "message", "error"].iter().find_map(|name| observation.get(name).filter(|value| !value.is_null()));
     let text = result_text(content.or(Some(observation)));
     let code = observation.get("exit_code").or_else(|| observation.pointer("/metadata/exit_code")).and_then(Value::as_i64);
-    let flag = ["is_error", "error"].iter().find_map(|name| match observation.get(*name)? {
+    let flag = ["is_error", "error"].iter().find_map(|name| match observation.get(name)? {
         Value::Bool(flag) => Some(*flag),
         Value::String(error) => Some(!error.is_empty()),
         _ => None,
@@ -218,12 +219,12 @@ fn observed(observation: &Value) -> (String, Option<bool>) {
     (text, failed)
 }
 
-fn event_id(event: &Map<String, Value>, name: &str) -> String {
+fn event_id(event: &Map<'_>, name: &str) -> String {
     event.get(name).and_then(Value::as_i64).map(|id| id.to_string()).unwrap_or_default()
 }
 
 /// The model's own call behind an action, where it was a native one.
-fn called(event: &Map<String, Value>) -> Option<(String, Value)> {
+fn called(event: &Map<'_>) -> Option<(String, serde_json::Value)> {
     let metadata = event.get("tool_call_metadata")?.as_object()?;
     let id = text(metadata, &["tool_call_id"]);
     let calls = metadata.get("model_response")?.pointer("/choices/0/message/tool_calls")?.as_array()?;
@@ -231,7 +232,7 @@ fn called(event: &Map<String, Value>) -> Option<(String, Value)> {
     Some((text(function, &["name"]).to_owned(), args_of_text(text(function, &["arguments"]))))
 }
 
-fn observation(conversation: &mut Conversation, event: &Map<String, Value>) {
+fn observation(conversation: &mut Conversation, event: &Map<'_>) {
     let kind = text(event, &["observation"]);
     let content = text(event, &["content"]);
     if content.contains(STUCK)
@@ -251,7 +252,7 @@ fn observation(conversation: &mut Conversation, event: &Map<String, Value>) {
         (_, Some(success), None) => Some(!success),
         (_, None, None) => None,
     };
-    conversation.answer(&ToolResult { id, text: content.to_owned(), failed });
+    conversation.answer(&ToolResult { id, text: content.into(), failed });
 }
 
 impl OpenHands {
@@ -281,10 +282,10 @@ impl OpenHands {
         }
     }
 
-    fn completion(&mut self, line: u64, record: &Map<String, Value>, out: &mut Out) {
+    fn completion(&mut self, line: u64, record: &Map<'_>, out: &mut Out) {
         let is_native = !record.contains_key("fncall_messages");
         let (question, response) = if is_native { ("messages", "response") } else { ("fncall_messages", "fncall_response") };
-        let messages = record.get(question).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let messages = record.get(question).and_then(Value::as_array).unwrap_or_default();
         let begins = !messages.iter().any(|message| role_of(message) == Some(Role::Assistant));
         if begins && self.open.as_ref().is_some_and(|open| messages.len() < open.asked) {
             self.give_up(out);
@@ -312,7 +313,7 @@ impl OpenHands {
     }
 
     /// A line of an evaluation: a run.
-    fn evaluation(line: u64, record: &Map<String, Value>, history: &[Value], out: &mut Out) {
+    fn evaluation(line: u64, record: &Map<'_>, history: &[Value<'_>], out: &mut Out) {
         let task = text(record, &["instance_id"]);
         let id = if task.is_empty() { out.name(line) } else { task.to_owned() };
         let mut conversation = out.conversation(id, line);
@@ -321,7 +322,7 @@ impl OpenHands {
         let model = Some(metadata("/llm_config/model")).filter(|model| !model.is_empty()).unwrap_or_else(|| metadata("/llm/model"));
         model.clone_into(&mut conversation.run.model);
         metadata("/agent_class").clone_into(&mut conversation.run.agent);
-        let resolved = |report: Option<&Value>| report.and_then(|report| report.get("resolved")?.as_bool());
+        let resolved = |report: Option<&Value<'_>>| report.and_then(|report| report.get("resolved")?.as_bool());
         let tested = record.get("test_result").and_then(|result| result.get("report"));
         conversation.run.success = resolved(record.get("report")).or_else(|| resolved(tested));
         if let Some(error) = record.get("error") {
@@ -330,7 +331,7 @@ impl OpenHands {
         let mut events = Events::default();
         let mut unknown = 0;
         // Older evaluations pair an action with its observation.
-        let flat = history.iter().flat_map(|entry| entry.as_array().map_or(std::slice::from_ref(entry), Vec::as_slice));
+        let flat = history.iter().flat_map(|entry| entry.as_array().unwrap_or(std::slice::from_ref(entry)));
         for event in flat.filter(|event| !event.is_null()) {
             let heard = event.as_object().ok_or("no object").and_then(|event| events.hear(&mut conversation, event));
             unknown += usize::from(heard.is_err());
@@ -353,7 +354,7 @@ fn name_of_events(out: &Out, line: u64) -> String {
 /// What a conversation of 1.x keeps beside its events.
 fn model_beside(out: &Out) -> Option<String> {
     let folder = out.file.parent().filter(|folder| folder.file_name().is_some_and(|name| name == "events"))?;
-    let state: Value = serde_json::from_slice(&fs::read(folder.parent()?.join("base_state.json")).ok()?).ok()?;
+    let state: serde_json::Value = serde_json::from_slice(&fs::read(folder.parent()?.join("base_state.json")).ok()?).ok()?;
     Some(state.pointer("/agent/llm/model")?.as_str()?.to_owned())
 }
 
@@ -362,7 +363,7 @@ impl Reader for OpenHands {
         self.close(out);
     }
 
-    fn record(&mut self, line: u64, record: Value, out: &mut Out) {
+    fn record(&mut self, line: u64, record: Value<'_>, out: &mut Out) {
         let Some(record) = record.as_object() else {
             out.broken(line, "neither an event, a completion nor an evaluation of OpenHands");
             return;

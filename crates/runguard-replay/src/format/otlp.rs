@@ -9,12 +9,14 @@
 use super::conversation::{Spent, ToolCall, nanos_of};
 use super::decision_log::{Decided, Session};
 use super::grouped::Grouped;
-use super::message::{answered, args, asked, result_text};
+use super::json::{Map, Value};
+use super::message::{answered, args, asked, owned, result_text};
 use super::spans::{Span, Spans, What};
 use super::{Out, Reader};
 use runguard_core::prices::Usage;
 use runguard_core::row::Row;
-use serde_json::{Map, Value, json};
+use serde_json::json;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
@@ -23,38 +25,40 @@ pub(super) struct Otlp {
     sessions: Grouped<Session>,
 }
 
-type Attributes = Map<String, Value>;
+type Attributes<'a> = Map<'a>;
 
 /// OTLP's typed values, as plain ones.
-fn plain(value: &Value) -> Value {
+fn plain<'a>(value: &Value<'a>) -> Value<'a> {
     let Some((kind, value)) = value.as_object().and_then(|object| object.iter().next()) else { return value.clone() };
-    match kind.as_str() {
+    match kind {
         // Whole numbers of 64 bits are written as texts.
-        "intValue" | "int_value" => value.as_str().and_then(|text| text.parse::<i64>().ok()).map_or_else(|| value.clone(), Value::from),
-        "arrayValue" | "array_value" => list(value, "values").map(plain).collect(),
+        "intValue" | "int_value" => {
+            value.as_str().and_then(|text| text.parse::<i64>().ok()).map_or_else(|| value.clone(), |number| Value::Number(number.into()))
+        }
+        "arrayValue" | "array_value" => Value::Array(list(value, "values").map(plain).collect()),
         "kvlistValue" | "kvlist_value" => Value::Object(attributes(list(value, "values"))),
         _ => value.clone(),
     }
 }
 
-fn attributes<'a>(pairs: impl Iterator<Item = &'a Value>) -> Attributes {
-    pairs.filter_map(|pair| Some((pair.get("key")?.as_str()?.to_owned(), plain(pair.get("value")?)))).collect()
+fn attributes<'a, 'b: 'a>(pairs: impl Iterator<Item = &'a Value<'b>>) -> Attributes<'b> {
+    pairs.filter_map(|pair| Some((pair.get("key")?.as_text()?.to_cow(), plain(pair.get("value")?)))).collect()
 }
 
-fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
+fn list<'a, 'b>(value: &'a Value<'b>, name: &str) -> impl Iterator<Item = &'a Value<'b>> + use<'a, 'b> {
     value.get(name).and_then(Value::as_array).into_iter().flatten()
 }
 
 /// A member under its JSON name or its protobuf one.
-fn member<'a>(value: &'a Value, name: &str, other: &str) -> Option<&'a Value> {
+fn member<'a, 'b>(value: &'a Value<'b>, name: &str, other: &str) -> Option<&'a Value<'b>> {
     value.get(name).or_else(|| value.get(other))
 }
 
-fn text<'a>(attributes: &'a Attributes, names: &[&str]) -> &'a str {
-    names.iter().find_map(|name| attributes.get(*name)?.as_str()).unwrap_or_default()
+fn text<'a>(attributes: &'a Attributes<'_>, names: &[&str]) -> &'a str {
+    names.iter().find_map(|name| attributes.get(name)?.as_str()).unwrap_or_default()
 }
 
-fn nanos(span: &Value) -> Option<i128> {
+fn nanos(span: &Value<'_>) -> Option<i128> {
     if let Some(at) = span.get("timestamp").and_then(Value::as_str) {
         return nanos_of(at);
     }
@@ -69,7 +73,7 @@ enum Kind {
     Agent,
 }
 
-fn kind_of(attributes: &Attributes) -> Option<Kind> {
+fn kind_of(attributes: &Attributes<'_>) -> Option<Kind> {
     match text(attributes, &["gen_ai.operation.name"]) {
         "execute_tool" => return Some(Kind::Tool),
         "chat" | "text_completion" | "generate_content" => return Some(Kind::Model),
@@ -85,7 +89,7 @@ fn kind_of(attributes: &Attributes) -> Option<Kind> {
     }
 }
 
-fn failure(span: &Value, attributes: &Attributes) -> Option<String> {
+fn failure(span: &Value<'_>, attributes: &Attributes<'_>) -> Option<String> {
     let status = span.get("status");
     let code = status.and_then(|status| status.get("code")).or_else(|| span.get("status_code"));
     let is_error =
@@ -105,11 +109,11 @@ fn failure(span: &Value, attributes: &Attributes) -> Option<String> {
     Some(message.map(str::to_owned).or_else(exception).unwrap_or_else(|| kind.to_owned()))
 }
 
-fn attributes_of(value: &Value) -> Attributes {
+fn attributes_of<'a>(value: &Value<'a>) -> Attributes<'a> {
     attributes(list(value, "attributes"))
 }
 
-fn what(kind: Kind, span: &Value, attributes: &Attributes) -> Option<What> {
+fn what(kind: Kind, span: &Value<'_>, attributes: &Attributes<'_>) -> Option<What> {
     let failed = failure(span, attributes);
     match kind {
         Kind::Agent => None,
@@ -117,12 +121,12 @@ fn what(kind: Kind, span: &Value, attributes: &Attributes) -> Option<What> {
             let named = text(attributes, &["gen_ai.tool.name", "tool.name", "traceloop.entity.name"]);
             let name = member(span, "name", "span_name").and_then(Value::as_str).unwrap_or_default();
             let tool = if named.is_empty() { name.trim_start_matches("execute_tool ") } else { named };
-            let first = |names: &[&str]| names.iter().find_map(|name| attributes.get(*name)).cloned();
+            let first = |names: &[&str]| names.iter().find_map(|name| attributes.get(name)).cloned();
             let given = first(&["gen_ai.tool.call.arguments", "input.value", "tool.parameters", "traceloop.entity.input"]);
             // Without its arguments a call is like no other: nothing shall look repeated that may not be.
-            let unknown = || json!({"unknown": member(span, "spanId", "span_id")});
+            let unknown = || json!({"unknown": member(span, "spanId", "span_id").map(Value::to_value)});
             let result = first(&["gen_ai.tool.call.result", "output.value", "traceloop.entity.output"]);
-            let result = result.map(|result| result_text(Some(&result)));
+            let result = result.map(|result| result_text(Some(&result)).into_owned());
             Some(What::Tool {
                 call: ToolCall {
                     id: text(attributes, &["gen_ai.tool.call.id"]).to_owned(),
@@ -136,14 +140,14 @@ fn what(kind: Kind, span: &Value, attributes: &Attributes) -> Option<What> {
         Kind::Model => {
             let model = text(attributes, &["gen_ai.response.model", "gen_ai.request.model", "llm.model_name"]).to_owned();
             let messages = |flat: &str, names: &[&str]| {
-                flattened(attributes, flat).or_else(|| names.iter().find_map(|name| attributes.get(*name)).cloned()).unwrap_or_default()
+                flattened(attributes, flat).or_else(|| names.iter().find_map(|name| attributes.get(name)).cloned()).unwrap_or_default()
             };
             Some(What::Model {
-                asked: asked(&messages("llm.input_messages.", &["gen_ai.input.messages", "gen_ai.prompt", "input.value"])),
+                asked: owned(asked(&messages("llm.input_messages.", &["gen_ai.input.messages", "gen_ai.prompt", "input.value"]))),
                 answered: if failed.is_some() {
                     Vec::new()
                 } else {
-                    answered(&messages("llm.output_messages.", &["gen_ai.output.messages", "gen_ai.completion", "output.value"]))
+                    owned(answered(&messages("llm.output_messages.", &["gen_ai.output.messages", "gen_ai.completion", "output.value"])))
                 },
                 spent: spent(&model, attributes),
                 model,
@@ -153,59 +157,59 @@ fn what(kind: Kind, span: &Value, attributes: &Attributes) -> Option<What> {
 }
 
 /// Messages as `OpenInference` writes them, a member an attribute: `llm.output_messages.0.message.tool_calls.0.tool_call.function.name`.
-fn flattened(attributes: &Attributes, prefix: &str) -> Option<Value> {
-    let mut messages: BTreeMap<usize, Flat> = BTreeMap::new();
-    for (name, value) in attributes {
+fn flattened<'a>(attributes: &Attributes<'a>, prefix: &str) -> Option<Value<'a>> {
+    let mut messages: BTreeMap<usize, Flat<'a>> = BTreeMap::new();
+    for (name, value) in attributes.iter() {
         let Some((index, rest)) = name.strip_prefix(prefix).and_then(|rest| rest.split_once(".message.")) else { continue };
         let Ok(index) = index.parse() else { continue };
-        let Some(value) = value.as_str() else { continue };
-        let message: &mut Flat = messages.entry(index).or_default();
+        let Some(value) = value.as_text() else { continue };
+        let message: &mut Flat<'a> = messages.entry(index).or_default();
         match rest.split_once('.') {
-            None => drop(message.plain.insert(rest.to_owned(), value.into())),
+            None => message.plain.insert(rest.to_owned(), Value::String(value.clone())),
             Some(("tool_calls", rest)) => {
                 let Some((call, member)) = rest.split_once(".tool_call.") else { continue };
                 let Ok(call) = call.parse() else { continue };
-                let call: &mut Map<String, Value> = message.calls.entry(call).or_default();
-                call.insert(member.trim_start_matches("function.").to_owned(), value.into());
+                let call: &mut Map<'_> = message.calls.entry(call).or_default();
+                call.insert(member.trim_start_matches("function.").to_owned(), Value::String(value.clone()));
             }
-            Some(("contents", rest)) if rest.ends_with(".message_content.text") => message.texts.push(value),
+            Some(("contents", rest)) if rest.ends_with(".message_content.text") => message.texts.push(value.to_cow()),
             Some(_) => {}
         }
     }
-    let whole = |message: Flat<'_>| {
+    let whole = |message: Flat<'a>| {
         let mut whole = message.plain;
         if !message.texts.is_empty() {
-            whole.insert("content".into(), message.texts.join("\n").into());
+            whole.insert("content", message.texts.join("\n").into());
         }
-        whole.insert("tool_calls".into(), message.calls.into_values().collect());
+        whole.insert("tool_calls", Value::Array(message.calls.into_values().map(Value::Object).collect()));
         Value::Object(whole)
     };
-    (!messages.is_empty()).then(|| messages.into_values().map(whole).collect())
+    (!messages.is_empty()).then(|| Value::Array(messages.into_values().map(whole).collect()))
 }
 
 #[derive(Default)]
 struct Flat<'a> {
-    plain: Map<String, Value>,
-    texts: Vec<&'a str>,
-    calls: BTreeMap<usize, Map<String, Value>>,
+    plain: Map<'a>,
+    texts: Vec<Cow<'a, str>>,
+    calls: BTreeMap<usize, Map<'a>>,
 }
 
 /// The conventions count cached tokens as part of the input.
-fn spent(model: &str, attributes: &Attributes) -> Spent {
-    let whole = |value: &Value| value.as_u64().or_else(|| value.as_str()?.parse().ok());
-    let count = |names: &[&str]| names.iter().find_map(|name| whole(attributes.get(*name)?)).unwrap_or(0);
+fn spent(model: &str, attributes: &Attributes<'_>) -> Spent {
+    let whole = |value: &Value<'_>| value.as_u64().or_else(|| value.as_str()?.parse().ok());
+    let count = |names: &[&str]| names.iter().find_map(|name| whole(attributes.get(name)?)).unwrap_or(0);
     let input = count(&["gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt"]);
     let output = count(&["gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion"]);
     let cached_tokens = count(&["gen_ai.usage.cache_read.input_tokens"]).min(input);
     let cache_write_tokens = count(&["gen_ai.usage.cache_creation.input_tokens"]).min(input - cached_tokens);
     let usage = Usage { cached_tokens, cache_write_tokens, ..Usage::new(input - cached_tokens - cache_write_tokens, output) };
-    let cost = ["gen_ai.usage.cost", "operation.cost"].iter().find_map(|name| attributes.get(*name)?.as_f64());
+    let cost = ["gen_ai.usage.cost", "operation.cost"].iter().find_map(|name| attributes.get(name)?.as_f64());
     Spent::of(model, &usage, cost)
 }
 
 impl Otlp {
     /// A span whose attributes are plain, and those that hang in it, in the order they stand.
-    fn nested(&mut self, line: u64, span: &Value, out: &mut Out) {
+    fn nested(&mut self, line: u64, span: &Value<'_>, out: &mut Out) {
         let plain = |name: &str| span.get(name).and_then(Value::as_object).cloned().unwrap_or_default();
         self.span(line, span, plain("span_attributes"), &plain("resource_attributes"), out);
         for child in list(span, "child_spans") {
@@ -213,7 +217,7 @@ impl Otlp {
         }
     }
 
-    fn span(&mut self, line: u64, span: &Value, attributes: Attributes, resource: &Attributes, out: &mut Out) {
+    fn span(&mut self, line: u64, span: &Value<'_>, attributes: Attributes<'_>, resource: &Attributes<'_>, out: &mut Out) {
         let id = member(span, "spanId", "span_id").and_then(Value::as_str).unwrap_or_default();
         let trace = member(span, "traceId", "trace_id").and_then(Value::as_str).unwrap_or_default();
         if id.is_empty() || trace.is_empty() {
@@ -249,9 +253,9 @@ impl Otlp {
         });
     }
 
-    fn decision(&mut self, line: u64, attributes: &Attributes, nanos: Option<i128>, out: &mut Out) {
+    fn decision(&mut self, line: u64, attributes: &Attributes<'_>, nanos: Option<i128>, out: &mut Out) {
         let owned = |name: &str| text(attributes, &[name]).to_owned();
-        let number = |name: &str| attributes.get(name).cloned().unwrap_or_default();
+        let number = |name: &str| attributes.get(name).map(Value::to_value).unwrap_or_default();
         let row = Row {
             id: owned("runguard.decision_id"),
             guard: text(attributes, &["runguard.guard"]).into(),
@@ -268,7 +272,7 @@ impl Otlp {
 }
 
 impl Reader for Otlp {
-    fn record(&mut self, line: u64, record: Value, out: &mut Out) {
+    fn record(&mut self, line: u64, record: Value<'_>, out: &mut Out) {
         let Some(resources) = member(&record, "resourceSpans", "resource_spans") else {
             let spans = record.get("spans").and_then(Value::as_array);
             if let Some(spans) = spans.filter(|_| record.get("trace_id").is_some()) {
@@ -278,8 +282,8 @@ impl Reader for Otlp {
             } else if record.get("span_attributes").is_some() {
                 self.nested(line, &record, out);
             } else if member(&record, "traceId", "trace_id").is_some() {
-                self.span(line, &record, attributes_of(&record), &Attributes::new(), out);
-            } else if !["resourceMetrics", "resourceLogs"].iter().any(|name| record.get(*name).is_some()) {
+                self.span(line, &record, attributes_of(&record), &Attributes::default(), out);
+            } else if !["resourceMetrics", "resourceLogs"].iter().any(|name| record.get(name).is_some()) {
                 out.broken(line, "neither a message of spans (resourceSpans) nor a span");
             }
             return;

@@ -5,6 +5,7 @@
 //! the record at hand is held.
 
 use crate::trace::MAX_RECORD;
+use memchr::{memchr2, memchr3};
 use std::io::{self, BufRead, Read};
 
 #[derive(Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ struct Bracketed {
     open: u64,
     in_text: bool,
     escaped: bool,
+    /// Ends of lines so far.
+    lines: u64,
 }
 
 enum Ended {
@@ -48,23 +51,31 @@ impl Bracketed {
     /// How many of the bytes belong to it, and whether it ends with them.
     fn take(&mut self, bytes: &[u8]) -> (usize, Option<Ended>) {
         let mut at = 0;
-        while let Some(byte) = bytes.get(at) {
-            at += 1;
+        loop {
             if self.in_text {
-                match byte {
-                    _ if self.escaped => self.escaped = false,
-                    b'\\' => self.escaped = true,
+                if self.escaped {
+                    let Some(byte) = bytes.get(at) else { return (at, None) };
+                    self.lines += u64::from(*byte == b'\n');
+                    self.escaped = false;
+                    at += 1;
+                }
+                let Some(found) = memchr3(b'"', b'\\', b'\n', &bytes[at..]) else { return (bytes.len(), None) };
+                at += found + 1;
+                match bytes[at - 1] {
                     b'"' => self.in_text = false,
-                    b'\n' => return (at, Some(Ended::InText)),
+                    b'\\' => self.escaped = true,
                     _ => {
-                        let rest = &bytes[at..];
-                        at += rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | b'\n')).unwrap_or(rest.len());
+                        self.lines += 1;
+                        return (at, Some(Ended::InText));
                     }
                 }
                 continue;
             }
+            let Some(byte) = bytes.get(at) else { return (at, None) };
+            at += 1;
             match byte {
                 b'"' => self.in_text = true,
+                b'\n' => self.lines += 1,
                 b'{' | b'[' => self.open += 1,
                 b'}' | b']' => {
                     self.open -= 1;
@@ -75,7 +86,6 @@ impl Bracketed {
                 _ => {}
             }
         }
-        (at, None)
     }
 }
 
@@ -170,17 +180,17 @@ impl<R: BufRead> Records<R> {
             self.found = Some(Piece::Broken { line, problem: too_long() });
             return Ok(Cut::ByLine);
         };
-        let cut = if ends_balanced(&first) {
-            Cut::ByLine
-        } else {
-            while let Some(byte) = self.peek()?.filter(u8::is_ascii_whitespace) {
-                first.push(byte);
-                self.take()?;
-            }
-            match self.peek()? {
-                Some(b'{') => Cut::ByLine,
-                Some(_) | None => Cut::ByBrackets,
-            }
+        if ends_balanced(&first) {
+            self.found = Some(Piece::Record { line, bytes: first });
+            return Ok(Cut::ByLine);
+        }
+        while let Some(byte) = self.peek()?.filter(u8::is_ascii_whitespace) {
+            first.push(byte);
+            self.take()?;
+        }
+        let cut = match self.peek()? {
+            Some(b'{') => Cut::ByLine,
+            Some(_) | None => Cut::ByBrackets,
         };
         self.line = line;
         // Nothing else can be ahead: the file was read from its start.
@@ -252,7 +262,7 @@ impl<R: BufRead> Records<R> {
             } else {
                 bytes = Vec::new();
             }
-            self.line += part.iter().filter(|byte| **byte == b'\n').count() as u64;
+            self.line += std::mem::take(&mut record.lines);
             if is_ahead {
                 self.ahead.consume(taken);
             } else {
@@ -296,18 +306,31 @@ fn too_long() -> String {
 
 /// Whether all that is opened is closed.
 fn ends_balanced(text: &[u8]) -> bool {
-    let (mut open, mut in_text, mut escaped) = (0_i64, false, false);
-    for byte in text {
+    let (mut open, mut at) = (0_i64, 0);
+    while let Some(byte) = text.get(at) {
+        at += 1;
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_text => escaped = true,
-            b'"' => in_text = !in_text,
-            b'{' | b'[' if !in_text => open += 1,
-            b'}' | b']' if !in_text => open -= 1,
+            b'{' | b'[' => open += 1,
+            b'}' | b']' => open -= 1,
+            b'"' => match text_end(text, at) {
+                Some(end) => at = end,
+                None => return false,
+            },
             _ => {}
         }
     }
-    open == 0 && !in_text
+    open == 0
+}
+
+/// Behind the quote that ends a text which begins here.
+fn text_end(bytes: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        at += memchr2(b'"', b'\\', bytes.get(at..)?)? + 1;
+        if bytes[at - 1] == b'"' {
+            return Some(at);
+        }
+        at += 1;
+    }
 }
 
 impl<R: BufRead> Iterator for Records<R> {

@@ -3,6 +3,7 @@
 //! A record may be large; the sketch is small, and the rest is read past without being kept.
 
 use super::Format;
+use super::json;
 use super::openhands::kind_of;
 use super::records::{Piece, Records};
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -26,6 +27,28 @@ pub(super) enum Guess {
 pub(super) fn of(bytes: &[u8]) -> Option<Value> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     Sketch(DEEPEST).deserialize(&mut deserializer).ok().filter(|_| deserializer.end().is_ok())
+}
+
+/// [`of`], of a record that was read.
+pub(super) fn of_value(record: &json::Value<'_>) -> Value {
+    sketched(record, DEEPEST)
+}
+
+fn sketched(value: &json::Value<'_>, deeper: u8) -> Value {
+    match value {
+        json::Value::Null => Value::Null,
+        json::Value::Bool(flag) => Value::Bool(*flag),
+        json::Value::Number(number) => Value::Number(number.clone()),
+        json::Value::String(text) => Value::String(text.beginning(TEXT_BYTES)),
+        json::Value::Array(values) => {
+            let most = if deeper > 0 { MOST_ELEMENTS } else { 0 };
+            Value::Array(values.iter().take(most).map(|value| sketched(value, deeper - 1)).collect())
+        }
+        json::Value::Object(members) => {
+            let most = if deeper > 0 { MOST_MEMBERS } else { 0 };
+            Value::Object(members.iter().take(most).map(|(name, value)| (name.to_owned(), sketched(value, deeper - 1))).collect())
+        }
+    }
 }
 
 struct Sketch(u8);
@@ -169,7 +192,7 @@ fn is_bedrock(value: &Value) -> bool {
 }
 
 fn is_event(value: &Value) -> bool {
-    if value.as_object().is_some_and(|event| kind_of(event).is_some()) {
+    if kind_of(value.get("kind").and_then(Value::as_str)).is_some() {
         return true;
     }
     let has = |name: &str| value.get(name).is_some_and(|member| !member.is_null());

@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 #[derive(Debug)]
 pub(super) enum What {
     Tool { call: ToolCall, result: Option<String>, failed: Option<bool> },
-    Model { asked: Vec<Message>, answered: Vec<Message>, model: String, spent: Spent },
+    Model { asked: Vec<Message<'static>>, answered: Vec<Message<'static>>, model: String, spent: Spent },
 }
 
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl Spans {
 }
 
 /// What a model answered, as one turn; of several choices the first.
-pub(super) fn turn_of(answered: Vec<Message>, spent: Spent, at_millis: Option<i64>) -> Turn {
+pub(super) fn turn_of(answered: Vec<Message<'_>>, spent: Spent, at_millis: Option<i64>) -> Turn<'_> {
     let mut turn = Turn { spent, at_millis, ..Turn::default() };
     let mut whole = false;
     for message in answered.into_iter().filter(|message| message.role == Role::Assistant) {
@@ -102,10 +102,11 @@ pub(super) fn turn_of(answered: Vec<Message>, spent: Spent, at_millis: Option<i6
             break;
         }
         whole = !message.is_item;
-        if !turn.text.is_empty() && !message.text.is_empty() {
-            turn.text.push('\n');
+        if turn.text.is_empty() {
+            turn.text = message.text;
+        } else {
+            turn.say(&message.text);
         }
-        turn.text.push_str(&message.text);
         turn.calls.extend(message.calls);
     }
     turn

@@ -7,10 +7,12 @@
 //! result of one.
 
 use super::conversation::{Conversation, Spent, ToolCall, ToolResult, Turn, has_price};
+use super::json::{Map, Value};
 use super::message::{Ear, Message, Role, text, usage};
 use super::{Out, Reader};
+use memchr::memmem;
 use runguard_core::detect::stall::says_error;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use std::path::Path;
 
 /// The commands that SWE-agent gives its model besides the shell.
@@ -43,12 +45,12 @@ fn command(action: &str) -> ToolCall {
     ToolCall { id: String::new(), tool: tool.to_owned(), args: json!({"command": action}) }
 }
 
-fn trajectory(conversation: &mut Conversation, steps: &[Value]) {
+fn trajectory(conversation: &mut Conversation, steps: &[Value<'_>]) {
     for step in steps.iter().filter_map(Value::as_object) {
         let action = text(step, &["action"]);
         let observation = text(step, &["observation"]);
         if action.trim().is_empty() {
-            conversation.turn(&Turn { text: text(step, &["response", "thought"]).to_owned(), ..Turn::default() });
+            conversation.turn(&Turn { text: text(step, &["response", "thought"]).into(), ..Turn::default() });
             conversation.reply(observation);
             continue;
         }
@@ -110,7 +112,7 @@ fn model_of_folders(file: &Path) -> Option<&str> {
 }
 
 /// What is known of the whole run.
-fn whole(info: &Map<String, Value>) -> Spent {
+fn whole(info: &Map<'_>) -> Spent {
     let stats = info.get("model_stats").and_then(Value::as_object);
     let number = |name: &str| stats.and_then(|stats| stats.get(name)?.as_f64()).filter(|number| *number >= 0.0).unwrap_or(0.0);
     Spent { tokens: (number("tokens_sent") + number("tokens_received")) as u64, dollars: number("instance_cost") }
@@ -120,7 +122,7 @@ fn whole(info: &Map<String, Value>) -> Spent {
 fn shell_blocks(said: &str) -> Vec<&str> {
     let mut blocks = Vec::new();
     let mut rest = said;
-    while let Some(at) = rest.find("```") {
+    while let Some(at) = memmem::find(rest.as_bytes(), b"```") {
         rest = &rest[at + 3..];
         let Some(body) = rest.strip_prefix("bash").or_else(|| rest.strip_prefix("mswea_bash_command")) else { continue };
         let Some((head, body)) = body.split_once('\n') else { break };
@@ -136,26 +138,29 @@ fn shell_blocks(said: &str) -> Vec<&str> {
 
 /// `<returncode>1</returncode>`.
 fn exit_code(observation: &str) -> Option<i64> {
-    let (_, rest) = observation.split_once("<returncode>")?;
+    const BEGIN: &str = "<returncode>";
+    let rest = &observation[memmem::find(observation.as_bytes(), BEGIN.as_bytes())? + BEGIN.len()..];
     rest.split_once("</returncode>")?.0.trim().parse().ok()
 }
 
 /// What the harness says instead of making a call: the wrong number of actions, or a person who refused it.
 fn is_refusal(answer: &str) -> bool {
     let start = answer.trim_start();
-    start.contains("EXACTLY ONE action") || start.starts_with("Command not executed") || start.starts_with("Interrupted by user")
+    memmem::find(start.as_bytes(), b"EXACTLY ONE action").is_some()
+        || start.starts_with("Command not executed")
+        || start.starts_with("Interrupted by user")
 }
 
 /// A turn of the model whose fate the next message tells.
-struct Said {
-    turn: Turn,
-    blocks: Vec<String>,
+struct Said<'a> {
+    turn: Turn<'a>,
 }
 
-impl Said {
+impl Said<'_> {
     /// `answer`: what came next, when the user spoke next.
     fn settle(self, conversation: &mut Conversation, answer: Option<&str>) {
-        let Self { turn, blocks } = self;
+        let Self { turn } = self;
+        let blocks = shell_blocks(&turn.text);
         let code = answer.and_then(exit_code);
         let is_made = code.is_some() || (blocks.len() == 1 && !answer.is_some_and(is_refusal));
         let Some(block) = blocks.into_iter().next().filter(|_| is_made) else {
@@ -174,9 +179,9 @@ impl Said {
     }
 }
 
-fn mini(conversation: &mut Conversation, messages: &[Value]) -> usize {
+fn mini(conversation: &mut Conversation, messages: &[Value<'_>]) -> usize {
     let mut ear = Ear::default();
-    let mut said: Option<Said> = None;
+    let mut said: Option<Said<'_>> = None;
     let mut unknown = 0;
     for value in messages {
         let Some(message) = Message::read(value) else {
@@ -202,8 +207,7 @@ fn mini(conversation: &mut Conversation, messages: &[Value]) -> usize {
                 };
                 let turn = Turn { text: message.text, calls: message.calls, spent, at_millis: message.at_millis };
                 if turn.calls.is_empty() {
-                    let blocks = shell_blocks(&turn.text).into_iter().map(str::to_owned).collect();
-                    said = Some(Said { turn, blocks });
+                    said = Some(Said { turn });
                 } else {
                     conversation.turn(&turn);
                 }
@@ -236,7 +240,7 @@ fn mini(conversation: &mut Conversation, messages: &[Value]) -> usize {
 }
 
 impl Reader for SweAgent {
-    fn record(&mut self, line: u64, record: Value, out: &mut Out) {
+    fn record(&mut self, line: u64, record: Value<'_>, out: &mut Out) {
         let Some(record) = record.as_object() else {
             out.broken(line, "not a trajectory");
             return;
@@ -246,12 +250,12 @@ impl Reader for SweAgent {
         let task = if named.is_empty() { stem } else { named.to_owned() };
         let mut conversation = out.conversation(task.clone(), line);
         conversation.run.task = task;
-        let empty = Map::new();
+        let empty = Map::default();
         let info = record.get("info").and_then(Value::as_object).unwrap_or(&empty);
         if let Some(steps) = record.get("trajectory").and_then(Value::as_array) {
             conversation.run.agent = "SWE-agent".into();
             let settings = record.get("replay_config").and_then(|settings| match settings {
-                Value::String(text) => serde_json::from_str(text).ok(),
+                Value::String(text) => Value::parse(text.as_bytes()).ok(),
                 other => Some(other.clone()),
             });
             let named = settings.as_ref().and_then(|settings| settings.pointer("/agent/model/name")?.as_str());

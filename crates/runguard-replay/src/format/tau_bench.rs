@@ -3,26 +3,26 @@
 //! A reward of 1 is success. Tasks are numbered in each domain, so the domain, which the policy in front of a conversation names, is
 //! part of a task's name.
 
+use super::json::Value;
 use super::message::{Ear, Message};
 use super::{Out, Reader};
 use crate::labels::verdict_of;
-use serde_json::Value;
 
 pub(super) struct TauBench;
 
 /// The first word of a policy's heading: `# Airline Agent Policy`.
-fn domain(messages: &[Value]) -> Option<String> {
+fn domain(messages: &[Value<'_>]) -> Option<String> {
     let policy = messages.first().filter(|message| message.get("role").and_then(Value::as_str) == Some("system"))?;
     let heading = policy.get("content")?.as_str()?.trim_start().strip_prefix('#')?;
     heading.split_whitespace().next().map(str::to_lowercase)
 }
 
-fn number(value: Option<&Value>) -> String {
+fn number(value: Option<&Value<'_>>) -> String {
     value.map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned)).unwrap_or_default()
 }
 
 impl Reader for TauBench {
-    fn record(&mut self, line: u64, record: Value, out: &mut Out) {
+    fn record(&mut self, line: u64, record: Value<'_>, out: &mut Out) {
         let Some(messages) = record.get("traj").and_then(Value::as_array) else {
             out.broken(line, "not a result of tau-bench: it has no `traj`");
             return;
@@ -32,7 +32,7 @@ impl Reader for TauBench {
         let mut conversation = out.conversation(format!("{stem}/{task}-{trial}").trim_end_matches('-').to_owned(), line);
         conversation.run.agent = "tau-bench".into();
         conversation.run.task = domain(messages).map_or_else(|| task.clone(), |domain| format!("{domain}-{task}"));
-        conversation.run.success = record.get("reward").and_then(verdict_of);
+        conversation.run.success = record.get("reward").and_then(|reward| verdict_of(&reward.to_value()));
         let mut ear = Ear::default();
         let (mut strays, mut unknown) = (0, 0);
         for message in messages {

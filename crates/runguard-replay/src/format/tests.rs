@@ -5,7 +5,7 @@ use flate2::write::GzEncoder;
 use proptest::prelude::*;
 use runguard_core::detect::stall::{error_fingerprint, result_fingerprint};
 use runguard_core::fingerprint;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::Write;
 
 const FIXTURES: [(&str, Format); 26] = [

@@ -58,6 +58,7 @@ pub(super) struct Record {
     pub(super) fold: u8,
     pub(super) success: Option<bool>,
     pub(super) all: Amounts,
+    pub(super) calls: u64,
     pub(super) minutes: Option<f64>,
     /// Where each probe stops it; empty when none does.
     pub(super) stops: Box<[Option<Stop>]>,
@@ -156,6 +157,7 @@ impl Gathered {
             fold: fold_of(&task) as u8,
             success: run.success,
             all: amounts(run, 0),
+            calls: run.calls(),
             minutes,
             stops: stops(run, &probes[preset as usize], person_replies(preset)),
         });

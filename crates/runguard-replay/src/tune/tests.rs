@@ -265,6 +265,17 @@ fn too_few_runs_are_no_contradiction_to_the_table() {
 }
 
 #[test]
+fn a_long_run_is_one_of_many_calls() {
+    // As many words as calls: the rule counts the calls alone.
+    let said = |number: u64| Step { kind: Kind::Message, tool: "__message__".into(), ..call(number, number) };
+    let talks = |calls: u64| (0..calls).flat_map(|number| [call(number, number), said(1000 + number)]).collect::<Vec<_>>();
+    let runs = (1..=40).map(|calls| Run { task: format!("t{calls}"), success: Some(true), ..run("s", talks(calls)) });
+    let summary = tuned(runs.collect(), 0.01);
+    let steps = summary.caps.iter().find(|cap| cap.amount == Amount::Steps).unwrap();
+    assert_eq!((steps.most, steps.long), (80.0, Some(36.0)), "the ninetieth of a hundred has 36 calls, and 72 steps");
+}
+
+#[test]
 fn numbers_are_short() {
     assert_eq!([number(3.0), number(0.1234), number(12.345), number(4321.7), number(0.5)], ["3", "0.1234", "12.35", "4322", "0.5"]);
 }

@@ -90,8 +90,13 @@ fn object_says_error(text: &str) -> bool {
 const ERROR_CHARS: usize = 400;
 
 /// A text without what is volatile in it.
+///
+/// It is gone over once, and what stays is copied in as long pieces as there are: results are most of what is read of a run.
 struct Lasting<'a> {
-    rest: &'a str,
+    text: &'a str,
+    at: usize,
+    /// Up to here it is in `out`, or left out.
+    copied: usize,
     out: String,
     /// The word that may be a name, and whether a `:` or `=` came after it.
     name: &'a str,
@@ -100,89 +105,168 @@ struct Lasting<'a> {
 
 impl<'a> Lasting<'a> {
     fn of(text: &'a str) -> String {
-        let mut lasting = Self { rest: text.trim(), out: String::with_capacity(text.len()), name: "", named: false };
-        while let Some(letter) = lasting.rest.chars().next() {
-            lasting.take(letter);
+        let text = text.trim();
+        let mut lasting = Self { text, at: 0, copied: 0, out: String::with_capacity(text.len()), name: "", named: false };
+        while let Some(byte) = text.as_bytes().get(lasting.at) {
+            lasting.take(*byte);
         }
+        lasting.copy();
         lasting.out
     }
 
-    fn take(&mut self, letter: char) {
-        match letter {
-            letter if letter.is_whitespace() => {
-                self.rest = self.rest.trim_start();
-                self.out.push(' ');
-            }
-            '"' | '\'' => self.quoted(letter),
-            ':' | '=' => {
+    fn take(&mut self, byte: u8) {
+        let sign = SIGNS[usize::from(byte)];
+        if matches!(sign, Sign::Letter) {
+            return self.word();
+        }
+        match sign {
+            Sign::Space => self.space(),
+            Sign::Quote => self.quoted(byte),
+            Sign::Equals | Sign::Colon => {
                 self.named = !self.name.is_empty();
-                self.push(1);
+                self.at += 1;
             }
-            letter if is_mark(letter) => {
+            Sign::Mark => {
                 (self.name, self.named) = ("", false);
-                self.push(letter.len_utf8());
+                self.at += 1;
             }
-            _ => self.word(),
+            Sign::Lead if self.is_space(self.at) => self.space(),
+            Sign::Lead | Sign::Letter => self.word(),
         }
     }
 
-    fn push(&mut self, bytes: usize) {
-        let (taken, rest) = self.rest.split_at(bytes);
-        self.out.push_str(taken);
-        self.rest = rest;
+    /// What stands before here stays.
+    fn copy(&mut self) {
+        self.out.push_str(&self.text[self.copied..self.at]);
+        self.copied = self.at;
+    }
+
+    /// In the place of what stands between here and there.
+    fn replace(&mut self, end: usize, with: char) {
+        self.copy();
+        self.out.push(with);
+        (self.at, self.copied) = (end, end);
+    }
+
+    fn is_space(&self, at: usize) -> bool {
+        self.text[at..].starts_with(char::is_whitespace)
+    }
+
+    fn space(&mut self) {
+        let bytes = self.text.as_bytes();
+        let next = bytes.get(self.at + 1).map(|next| SIGNS[usize::from(*next)]);
+        if bytes[self.at] == b' ' && !matches!(next, Some(Sign::Space | Sign::Lead)) {
+            self.at += 1;
+            return;
+        }
+        let mut end = self.at;
+        while bytes.get(end).is_some_and(|byte| matches!(SIGNS[usize::from(*byte)], Sign::Space)) {
+            end += 1;
+        }
+        let rest = self.text[end..].trim_start();
+        self.replace(self.text.len() - rest.len(), ' ');
     }
 
     /// Behind a name of something volatile a quoted text is volatile, whatever it says. Otherwise quotes are marks.
-    fn quoted(&mut self, quote: char) {
+    fn quoted(&mut self, quote: u8) {
         let is_value = self.named && is_volatile_name(self.name);
-        match self.rest[1..].find(quote).filter(|_| is_value) {
+        let end = || self.text[self.at + 1..].find(char::from(quote));
+        match is_value.then(end).flatten() {
             Some(end) => {
-                self.out.push('#');
-                self.rest = &self.rest[end + 2..];
+                self.replace(self.at + end + 2, '#');
                 (self.name, self.named) = ("", false);
             }
             // The name in `"name": …` stays the name.
-            None => self.push(1),
+            None => self.at += 1,
         }
     }
 
+    /// Where the word ends that begins here, and the first `:` in it.
+    fn word_end(&self) -> (usize, Option<usize>) {
+        let bytes = self.text.as_bytes();
+        let (mut end, mut colon) = (self.at, None);
+        loop {
+            // Most are letters: a loop of their own.
+            end += bytes[end..].iter().take_while(|byte| matches!(SIGNS[usize::from(**byte)], Sign::Letter)).count();
+            let Some(byte) = bytes.get(end) else { break };
+            match SIGNS[usize::from(*byte)] {
+                Sign::Letter => {}
+                Sign::Colon => colon = colon.or(Some(end)),
+                Sign::Lead if !self.is_space(end) => {}
+                Sign::Space | Sign::Quote | Sign::Equals | Sign::Mark | Sign::Lead => break,
+            }
+            end += 1;
+        }
+        (end, colon)
+    }
+
     fn word(&mut self) {
-        let ends = |letter: char| letter.is_whitespace() || letter == '"' || letter == '\'' || letter == '=' || is_mark(letter);
-        let end = self.rest.find(ends).unwrap_or(self.rest.len());
-        let mut word = &self.rest[..end];
-        let starts_with_digit = word.starts_with(|first: char| first.is_ascii_digit());
+        let bytes = self.text.as_bytes();
+        let starts_with_digit = bytes[self.at].is_ascii_digit();
+        let (mut end, colon) = self.word_end();
         // `took:3` is a name and a value, `12:30:05` and `a.rs:12:5` are one.
         if !starts_with_digit
-            && let Some((name, value)) = word.split_once(':')
-            && is_volatile_name(name)
-            && !value.is_empty()
+            && let Some(colon) = colon
+            && colon + 1 < end
+            && is_volatile_name(&self.text[self.at..colon])
         {
-            word = name;
+            end = colon;
         }
-        let word_of_text = word.trim_end_matches(['.', ':', '!', '?']);
-        let volatile = (self.named && starts_with_digit && is_volatile_name(self.name)) || is_volatile(word_of_text) || self.is_count(word);
-        if volatile {
-            self.out.push('#');
-            self.rest = &self.rest[word_of_text.len()..];
+        let mut end_of_text = end;
+        while end_of_text > self.at && matches!(bytes[end_of_text - 1], b'.' | b':' | b'!' | b'?') {
+            end_of_text -= 1;
+        }
+        let word_of_text = &self.text[self.at..end_of_text];
+        let is_named = || self.named && is_volatile_name(self.name);
+        if starts_with_digit && (is_named() || is_volatile(word_of_text) || self.is_count(&self.text[self.at..end])) {
+            self.replace(end_of_text, '#');
             (self.name, self.named) = ("", false);
         } else {
-            (self.name, self.named) = (word_of_text, word.ends_with(':'));
-            self.push(word.len());
+            (self.name, self.named) = (word_of_text, bytes[end - 1] == b':');
+            self.at = end;
         }
     }
 
     /// "2x" in "read 2x this session".
     fn is_count(&self, word: &str) -> bool {
         let is_times = word.strip_suffix('x').is_some_and(|count| !count.is_empty() && count.bytes().all(|digit| digit.is_ascii_digit()));
-        let after = self.rest[word.len()..].trim_start();
-        is_times && ["this session", "in this session", "so far"].iter().any(|ending| after.starts_with(ending))
+        let after = || self.text[self.at + word.len()..].trim_start();
+        is_times && ["this session", "in this session", "so far"].iter().any(|ending| after().starts_with(ending))
     }
 }
 
-/// What separates words beside white space. Not the signs that numbers, times and paths are written with.
-fn is_mark(letter: char) -> bool {
-    matches!(letter, ',' | ';' | '(' | ')' | '[' | ']' | '{' | '}' | '<' | '>' | '|')
+/// What a byte is to [`Lasting`].
+#[derive(Clone, Copy)]
+enum Sign {
+    Space,
+    Quote,
+    Equals,
+    Colon,
+    Mark,
+    /// The first byte of several, which may be white space.
+    Lead,
+    Letter,
 }
+
+static SIGNS: [Sign; 256] = {
+    let mut signs = [Sign::Letter; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        signs[byte] = match byte as u8 {
+            b'\t'..=b'\r' | b' ' => Sign::Space,
+            b'"' | b'\'' => Sign::Quote,
+            b'=' => Sign::Equals,
+            b':' => Sign::Colon,
+            // What separates words beside white space. Not the signs that numbers, times and paths are written with.
+            b',' | b';' | b'(' | b')' | b'[' | b']' | b'{' | b'}' | b'<' | b'>' | b'|' => Sign::Mark,
+            // Of U+0085 and U+00A0, U+1680, U+2000 to U+205F, U+3000.
+            0xc2 | 0xe1 | 0xe2 | 0xe3 => Sign::Lead,
+            _ => Sign::Letter,
+        };
+        byte += 1;
+    }
+    signs
+};
 
 /// Words of a name that say what stands behind it is a time, a duration or a count of tries.
 const VOLATILE_WORDS: [&str; 14] = [
@@ -207,33 +291,38 @@ const NEW_EACH_TIME: [&str; 10] =
 
 /// `durationMs`, `updated_at`, `request-id`, `time`.
 fn is_volatile_name(name: &str) -> bool {
-    let words = words_of(name);
-    match words.as_slice() {
-        [.., of, id] if id == "id" => NEW_EACH_TIME.contains(&&**of),
-        [_, .., at] if at == "at" => true,
-        [time] if time == "time" => true,
-        words => words.iter().any(|word| VOLATILE_WORDS.contains(&&**word)),
+    let is = |word: &str, of: &str| word.eq_ignore_ascii_case(of);
+    let (mut before, mut last, mut count, mut is_any) = ("", "", 0, false);
+    for word in parts_of(name) {
+        (before, last) = (last, word);
+        count += 1;
+        is_any = is_any || VOLATILE_WORDS.iter().any(|volatile| is(word, volatile));
+    }
+    match count {
+        0 => false,
+        1 => is_any || is(last, "time"),
+        _ if is(last, "id") => NEW_EACH_TIME.iter().any(|thing| is(before, thing)),
+        _ => is_any || is(last, "at"),
     }
 }
 
 /// `durationMs` is `duration` and `ms`.
 pub(super) fn words_of(name: &str) -> Vec<Cow<'_, str>> {
-    if name.len() > 40 || !name.is_ascii() {
-        return Vec::new();
-    }
-    let mut words = Vec::new();
-    for part in name.split(['_', '-', '.', ' ']).filter(|part| !part.is_empty()) {
-        let bytes = part.as_bytes();
-        let mut from = 0;
-        for at in 1..bytes.len() {
-            if bytes[at].is_ascii_uppercase() && bytes[at - 1].is_ascii_lowercase() {
-                words.push(lower(&part[from..at]));
-                from = at;
-            }
-        }
-        words.push(lower(&part[from..]));
-    }
-    words
+    parts_of(name).map(lower).collect()
+}
+
+/// [`words_of`], as they are written there.
+fn parts_of(name: &str) -> impl Iterator<Item = &str> {
+    let name = if name.len() > 40 || !name.is_ascii() { "" } else { name };
+    let bytes = name.as_bytes();
+    let is_between = |at: usize| matches!(bytes[at], b'_' | b'-' | b'.' | b' ');
+    let begins = move |at: usize| is_between(at) || (bytes[at].is_ascii_uppercase() && bytes[at - 1].is_ascii_lowercase());
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = (at..bytes.len()).find(|at| !is_between(*at))?;
+        at = (start + 1..bytes.len()).find(|at| begins(*at)).unwrap_or(bytes.len());
+        Some(&name[start..at])
+    })
 }
 
 fn lower(word: &str) -> Cow<'_, str> {
@@ -293,6 +382,133 @@ fn names_a_thing(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    /// [`Lasting`], as it was first written: a letter at a time.
+    struct ByLetters<'a> {
+        rest: &'a str,
+        out: String,
+        /// The word that may be a name, and whether a `:` or `=` came after it.
+        name: &'a str,
+        named: bool,
+    }
+
+    impl<'a> ByLetters<'a> {
+        fn of(text: &'a str) -> String {
+            let mut lasting = Self { rest: text.trim(), out: String::with_capacity(text.len()), name: "", named: false };
+            while let Some(letter) = lasting.rest.chars().next() {
+                lasting.take(letter);
+            }
+            lasting.out
+        }
+
+        fn take(&mut self, letter: char) {
+            match letter {
+                letter if letter.is_whitespace() => {
+                    self.rest = self.rest.trim_start();
+                    self.out.push(' ');
+                }
+                '"' | '\'' => self.quoted(letter),
+                ':' | '=' => {
+                    self.named = !self.name.is_empty();
+                    self.push(1);
+                }
+                letter if is_mark(letter) => {
+                    (self.name, self.named) = ("", false);
+                    self.push(letter.len_utf8());
+                }
+                _ => self.word(),
+            }
+        }
+
+        fn push(&mut self, bytes: usize) {
+            let (taken, rest) = self.rest.split_at(bytes);
+            self.out.push_str(taken);
+            self.rest = rest;
+        }
+
+        /// Behind a name of something volatile a quoted text is volatile, whatever it says. Otherwise quotes are marks.
+        fn quoted(&mut self, quote: char) {
+            let is_value = self.named && is_volatile_name(self.name);
+            match self.rest[1..].find(quote).filter(|_| is_value) {
+                Some(end) => {
+                    self.out.push('#');
+                    self.rest = &self.rest[end + 2..];
+                    (self.name, self.named) = ("", false);
+                }
+                // The name in `"name": …` stays the name.
+                None => self.push(1),
+            }
+        }
+
+        fn word(&mut self) {
+            let ends = |letter: char| letter.is_whitespace() || letter == '"' || letter == '\'' || letter == '=' || is_mark(letter);
+            let end = self.rest.find(ends).unwrap_or(self.rest.len());
+            let mut word = &self.rest[..end];
+            let starts_with_digit = word.starts_with(|first: char| first.is_ascii_digit());
+            // `took:3` is a name and a value, `12:30:05` and `a.rs:12:5` are one.
+            if !starts_with_digit
+                && let Some((name, value)) = word.split_once(':')
+                && is_volatile_name(name)
+                && !value.is_empty()
+            {
+                word = name;
+            }
+            let word_of_text = word.trim_end_matches(['.', ':', '!', '?']);
+            let volatile =
+                (self.named && starts_with_digit && is_volatile_name(self.name)) || is_volatile(word_of_text) || self.is_count(word);
+            if volatile {
+                self.out.push('#');
+                self.rest = &self.rest[word_of_text.len()..];
+                (self.name, self.named) = ("", false);
+            } else {
+                (self.name, self.named) = (word_of_text, word.ends_with(':'));
+                self.push(word.len());
+            }
+        }
+
+        /// "2x" in "read 2x this session".
+        fn is_count(&self, word: &str) -> bool {
+            let is_times =
+                word.strip_suffix('x').is_some_and(|count| !count.is_empty() && count.bytes().all(|digit| digit.is_ascii_digit()));
+            let after = self.rest[word.len()..].trim_start();
+            is_times && ["this session", "in this session", "so far"].iter().any(|ending| after.starts_with(ending))
+        }
+    }
+
+    fn is_mark(letter: char) -> bool {
+        matches!(letter, ',' | ';' | '(' | ')' | '[' | ']' | '{' | '}' | '<' | '>' | '|')
+    }
+
+    proptest! {
+        #[test]
+        fn what_lasts_is_the_same_as_letter_by_letter(words in proptest::collection::vec(prop_oneof![
+            proptest::sample::select(vec![
+                " ", " ", "  ", "\n", "\t ", "\u{a0}", "\u{2003}", "\u{3000}x", "\u{85}", "\"", "'", ":", "=", ",", "(", "]", ".", "!", "?", "…", "é", "ab",
+                "durationMs", "took", "request-id", "updated_at", "id", "time", "traceId", "SpanID", "at", "12", "0.53s", "0x7f", "12:30:05", "2x",
+                "this session", " so far", "2026-01-02T03:04:05Z", "a.rs:12:5", "ts:5", "elapsed:", "ms", "中", "µs", "3µs", "a_b-c.d e", "x",
+            ]).prop_map(str::to_owned),
+            any::<String>(),
+        ], 0..24)) {
+            let text = words.concat();
+            prop_assert_eq!(Lasting::of(&text), ByLetters::of(&text));
+        }
+
+        #[test]
+        fn names_are_volatile_by_their_words(words in proptest::collection::vec(proptest::sample::select(vec![
+            "duration", "Ms", "ID", "id", "Id", "request", "Trace", "at", "At", "time", "Time", "_", "-", ".", " ", "é", "X", "x", "seq", "order",
+        ]), 0..7)) {
+            let name = words.concat();
+            let words = words_of(&name);
+            let expected = match words.as_slice() {
+                [.., of, id] if id == "id" => NEW_EACH_TIME.contains(&&**of),
+                [_, .., at] if at == "at" => true,
+                [time] if time == "time" => true,
+                words => words.iter().any(|word| VOLATILE_WORDS.contains(&&**word)),
+            };
+            prop_assert_eq!(is_volatile_name(&name), expected, "{}", name);
+        }
+    }
 
     fn same(one: &str, other: &str) -> bool {
         result_fingerprint(one) == result_fingerprint(other)

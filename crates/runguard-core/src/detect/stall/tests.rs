@@ -553,3 +553,12 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn calls_and_tokens_of_a_long_run_are_shown_side_by_side() {
+    let shown = |long_run: u32, limit: u64| {
+        let counters = Counters { long_run, tokens: 930, ..Counters::default() };
+        counters.with_share_of_tokens(format!("{long_run}/51"), &Preset::Coding.settings().long_run_tokens(limit))
+    };
+    assert_eq!([shown(12, 1_000), shown(12, 0), shown(0, 1_000)], ["12/51, 93 %", "12/51", "0/51"]);
+}
