@@ -215,7 +215,7 @@ pub(crate) fn outcome_cell(outcome: &str) -> Cell {
         "would_block" | "half_open" => Color::Yellow,
         _ => return Cell::new(clean(outcome)),
     };
-    Cell::new(outcome).fg(color)
+    Cell::new(outcome.replace('_', " ")).fg(color)
 }
 
 /// An answer of the service, as this version knows it.
