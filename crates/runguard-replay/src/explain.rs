@@ -560,8 +560,9 @@ mod tests {
 
     #[test]
     fn a_run_that_is_read_from_a_copy_is_told_as_of_the_file_that_was_named() {
+        let step = r#"{"kind":"call","tool":"sh","args":{},"args_hash":"1","result":"x","result_hash":"2","result_len":1,"error":false}"#;
         let mut copy = tempfile::NamedTempFile::new().unwrap();
-        writeln!(copy, r#"{{"run_id":"a","source":"s","task":"t","success":false,"steps":[{{"kind":"message","text":"x"}}]}}"#).unwrap();
+        writeln!(copy, r#"{{"run_id":"a","source":"s","task":"t","success":false,"steps":[{step}]}}"#).unwrap();
         writeln!(copy, "{{").unwrap();
         let (files, labels) = ([PathBuf::from("named.jsonl")], Labels::default());
         let instead = [(files[0].clone(), copy.path().to_owned())].into();
@@ -570,7 +571,7 @@ mod tests {
         assert_eq!(*run.place.file, *files[0]);
         let missing = find(&Wanted::AnyFile("b".into()), &recorded).unwrap_err().to_string();
         assert!(missing.contains("the first: named.jsonl:2"), "{missing}");
-        let guards = Guards::new(&Tree::new(), &[Watched::Stall], Caps::default(), Presets::default()).unwrap();
+        let guards = Guards::new(Presets::default(), &Tree::new(), &[Watched::Stall], Caps::default()).unwrap();
         let (detail, progress) = (Detail::Fingerprints, Progress::default());
         let reading = Reading { recorded, detail, threads: 1, progress: &progress };
         let summary = replay(&reading, &Ask { guards: &guards, against: &[], by: &[], pack: None }).unwrap();

@@ -342,10 +342,10 @@ impl Source<'_> {
         let format = recorded.format;
         let packed = match format {
             Some(format) => format == Format::Packed,
-            None => is_packed(&self.path).map_err(|error| error.to_string())?,
+            None => is_packed(recorded.opened(&self.path)).map_err(|error| error.to_string())?,
         };
         if packed {
-            let frames = Frames::open(&self.path).map_err(|error| error.to_string())?;
+            let frames = Frames::open(recorded.opened(&self.path)).map_err(|error| error.to_string())?;
             self.batches(frames, Frames::bytes_read, |frame| frame.bytes.len(), Load::Frames);
             return Ok(());
         }
