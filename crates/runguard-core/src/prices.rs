@@ -468,8 +468,11 @@ impl Table {
 impl Table {
     /// A tenth of the size. It stays for as long as the process does, as what is read from it.
     fn unpacked(packed: &[u8]) -> Option<Self> {
-        let text = String::from_utf8(miniz_oxide::inflate::decompress_to_vec_zlib(packed).ok()?).ok()?;
-        Self::read(text.leak())
+        // Known beforehand, so that it is made in one piece.
+        const LENGTH: usize = include_bytes!("../data/prices.json").len();
+        let mut text = vec![0; LENGTH];
+        miniz_oxide::inflate::decompress_slice_iter_to_slice(&mut text, std::iter::once(packed), true, false).ok()?;
+        Self::read(String::from_utf8(text).ok()?.leak())
     }
 
     /// The first line says where it comes from, and each of the others is a model.
