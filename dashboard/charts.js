@@ -84,7 +84,12 @@ export function stacked(label, onRange, { show: shown = count, least = 4, none =
         y: { range: (_, min, max) => [0, least ? Math.max(least, Math.ceil((max || 0) * 1.08)) : (max || 1) * 1.08] },
       },
       axes: [
-        { ...axis, size: 28, space: 64, values: (_, ticks, __, ___, increment) => ticks.map((at) => (increment >= 86_400_000 || (given.step >= 86_400_000 && clock(at) === '00:00:00') ? day(at).slice(5) : given.step >= 86_400_000 ? '' : clock(at).slice(0, 5))) },
+        { ...axis, size: 28, space: 64, values: (u, ticks, __, ___, increment) => ticks.map((at) => {
+          // Nothing begins at the end, and there is no room for words.
+          if (at >= u.scales.x.max) return '';
+          if (increment >= 86_400_000 || (given.step >= 86_400_000 && clock(at) === '00:00:00')) return day(at).slice(5);
+          return given.step >= 86_400_000 ? '' : clock(at).slice(0, 5);
+        }) },
         { ...axis, size: least ? 44 : 60, space: 36, values: (_, ticks) => ticks.map((value) => (!least || Number.isInteger(value) ? shown(value) : '')) },
       ],
       series: [{}, ...top.map((layer) => ({

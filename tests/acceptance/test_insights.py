@@ -371,7 +371,7 @@ class Page(HTMLParser):
 def test_the_page_is_self_contained_and_inert(told, tmp_path):
     file = tmp_path / "report.html"
     made = run_cli("report", "--url", told.url, "--html", file)
-    assert made.returncode == 0 and made.stdout == "", made
+    assert made.returncode == 0 and made.stdout == "" and f"The report is {file}" in made.stderr, made
     raw = file.read_text()
     assert len(raw.encode()) <= 300 * 1024
     page = Page(raw)

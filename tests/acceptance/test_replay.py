@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import signal
+import sqlite3
 import subprocess
 import time
 
@@ -320,3 +321,28 @@ def test_flow_guards_of_a_data_folder_are_decided_again(serve, tmp_path):
     assert {path.name: path.stat().st_mtime_ns for path in server.data.iterdir()} == before, "it is only read"
     shown = run_cli("replay", server.data, "--settings", settings)
     assert shown.returncode == 0 and "by the changed settings of handoff" in shown.stdout
+
+
+def test_rows_that_a_killed_service_left_beside_its_log_are_read(serve):
+    server = serve()
+    flow = server.client()
+    handoff = {"session_id": "s", "source_bot": "a", "target_bot": "b"}
+    assert flow.post(HANDOFF, handoff).status == 200
+    flow.get("/v1/decisions")
+    # As long as somebody has the log for himself nothing comes into it: what is decided now waits in the journal.
+    holder = sqlite3.connect(server.data / "runguard.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    assert [flow.post(HANDOFF, handoff).status for _ in range(2)] == [200, 429]
+    server.kill()
+    holder.execute("ROLLBACK")
+    holder.close()
+    before = {path.name: path.read_bytes() for path in server.data.iterdir()}
+    assert any(name.startswith("journal-") and content for name, content in before.items())
+    for named in (server.data, server.data / "runguard.db"):
+        found = replay(named)
+        assert (found["runs"], found["steps"]) == (1, 3), "two of them wait"
+        explained = json.loads(run_cli("explain", f"{named}#s", "--json").stdout)
+        assert len(explained["steps"]) == 3 and explained["file"].startswith(str(named)), explained["file"]
+    tuned = json.loads(run_cli("tune", server.data, "--json").stdout)
+    assert tuned["steps"] == 3, tuned
+    assert {path.name: path.read_bytes() for path in server.data.iterdir()} == before, "it is only read"

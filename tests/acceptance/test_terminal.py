@@ -108,6 +108,10 @@ def test_serve_says_where_to_look_and_what_to_type(tmp_path):
         codes = [subprocess.run(f"{command.group()} -o /dev/null -w '%{{http_code}}'", shell=True, capture_output=True, text=True).stdout
                  for _ in range(3)]
         assert codes == ["200", "200", "429"], "as the banner promises"
+        next_command = re.search(r"Then `(runguard decisions.*?)`", text)
+        listed = run_cli(*next_command[1].split()[1:], cwd=tmp_path)
+        assert "retry_cap_reached" in listed.stdout, "it asks the service that said so"
+        assert f"runguard key create --data {tmp_path / 'here'}" in text
         assert COLOUR.search(terminal.raw)
         terminal.interrupt()
         assert terminal.end() == 0
@@ -253,6 +257,8 @@ def test_an_endpoint_that_nobody_called_is_named(busy):
 
 
 def test_a_circuit_that_opens_is_logged_with_its_endpoint_and_tenant(busy):
+    # Lines are written behind the answers; the end waits for the last.
+    busy.stop()
     assert re.search(r'"message":"a circuit opened".*"tenant":"default".*"endpoint":"payments"', busy.log()), busy.log()
 
 

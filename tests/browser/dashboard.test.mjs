@@ -66,7 +66,22 @@ describe('a service with a day of traffic', () => {
     }
     assert.ok(bytes <= 250 * 1024, `${bytes} bytes`);
     assert.equal((await fetch(`${service.origin}/dashboard/..%2fCargo.toml`)).status, 404);
-    assert.equal((await fetch(`${service.origin}/docs`)).status, 200);
+  });
+
+  test('the page of documents has no finding of the audit, and tries a route', async () => {
+    for (const colorScheme of ['light', 'dark']) {
+      for (const width of [1360, 360]) {
+        const page = await browser.newPage({ viewport: { width, height: 900 }, colorScheme });
+        await page.goto(`${service.origin}/docs`);
+        assert.deepEqual(await audit(page), [], `${colorScheme} ${width}`);
+        assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), width);
+        await picture(page, `docs-${width === 360 ? 'phone' : colorScheme}`);
+        const form = page.locator('form.try[data-method=GET]').first();
+        await form.getByRole('button').click();
+        await form.locator('pre', { hasText: '200 OK' }).waitFor();
+        await page.close();
+      }
+    }
   });
 
   for (const scheme of ['light', 'dark']) {

@@ -15,6 +15,7 @@ import tomllib
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import helm_python
 import kubernetes_validate
 import pytest
 import yaml
@@ -72,7 +73,9 @@ def test_the_guide_names_files_that_exist_and_every_file_is_of_use():
     assert named
     assert not [name for name in named if not (REPOSITORY / name).exists()]
     texts = GUIDE + "".join(path.read_text() for path in files())
-    unmentioned = [path.name for path in files() if path.name not in texts and path.name != "Dockerfile.dockerignore"]
+    # Docker and Helm know these by their names.
+    by_name = {"Dockerfile.dockerignore", "Chart.yaml", "values.schema.json", "NOTES.txt", "_names.tpl"}
+    unmentioned = [path.name for path in files() if path.name not in texts and path.name not in by_name]
     assert not unmentioned
     assert re.search(r"^/deploy/\.env$", (REPOSITORY / ".gitignore").read_text(), re.M)
 
@@ -84,6 +87,8 @@ def test_versions_are_those_of_the_project(compose: dict):
     assert {compose["services"][name]["image"] for name in (*NODES, "key")} == {f"runguard:{version}"}
     [image] = yaml.safe_load((DEPLOY / "kubernetes" / "kustomization.yaml").read_text())["images"]
     assert image["newTag"] == version
+    chart = yaml.safe_load((DEPLOY / "helm" / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (version, version)
 
 
 def environment_of_nodes(compose: dict, one) -> set[str]:
@@ -474,6 +479,76 @@ def test_prometheus_finds_every_node(one, routes: set[str]):
     assert set(endpoint) == {"port", "path", "interval", "authorization"}
     assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]] and endpoint["path"] in routes
     assert endpoint["authorization"]["credentials"] == {"name": "runguard-metrics", "key": "key"}
+
+
+# -- Helm: the same objects, from values ------------------------------------------------------------
+
+
+def rendered(name: str = "runguard", **values: object) -> dict[str, dict]:
+    """By kind, what `helm template` makes."""
+    chart = helm_python.Chart.load(DEPLOY / "helm")
+    made = chart.render(values, name=name, namespace="runguard")
+    texts = [text for file, text in made.items() if not file.endswith("NOTES.txt")]
+    found = [thing for text in texts for thing in yaml.safe_load_all(text) if thing]
+    kinds = {thing["kind"]: thing for thing in found}
+    assert len(kinds) == len(found)
+    return kinds
+
+
+def without_the_release(thing: object) -> object:
+    """The chart's labels name the release too, and who made them."""
+    if isinstance(thing, list):
+        return [without_the_release(part) for part in thing]
+    if not isinstance(thing, dict):
+        return thing
+    of_release = {f"app.kubernetes.io/{name}" for name in ("instance", "version", "managed-by")}
+    return {name: without_the_release(part) for name, part in thing.items() if name not in of_release}
+
+
+def test_helms_linter_finds_nothing():
+    told = helm_python.lint(DEPLOY / "helm", strict=True)
+    assert told["total_charts_linted"] == 1 and not told["errors"]
+    assert [message["error"] for message in told["messages"]] == ["icon is recommended"]
+
+
+def test_the_chart_makes_what_kustomize_makes(objects: list[dict]):
+    shipped = {thing["kind"]: thing for thing in objects if thing["kind"] not in ("Secret", "Namespace")}
+    for found in pod(lambda kind: shipped[kind])["containers"] + pod(lambda kind: shipped[kind])["initContainers"]:
+        found["image"] = f"registry.example.com/runguard:{CARGO['version']}"
+    assert without_the_release(rendered()) == shipped
+    extras = rendered(ingress={"enabled": True}, serviceMonitor={"enabled": True})
+    assert set(extras) == {*shipped, "Ingress", "ServiceMonitor"}
+    assert without_the_release(extras["Ingress"]) == sample("ingress.yaml")
+    assert without_the_release(extras["ServiceMonitor"]) == sample("servicemonitor.yaml")
+
+
+def test_a_release_under_another_name_holds_together():
+    made = rendered(
+        "guard-2",
+        image={"repository": "registry.example.com/mine", "tag": "7", "pullSecrets": ["pull"]},
+        nodes={"least": 2, "most": 4, "cpu": 50},
+        network={"policy": False},
+        ingress={"enabled": True, "host": "guard.test", "className": ""},
+        podAnnotations={"a": "b"},
+        tolerations=[{"key": "only", "operator": "Exists"}],
+        nodeSelector={"disk": "fast"},
+    )
+    assert "NetworkPolicy" not in made and "ingressClassName" not in made["Ingress"]["spec"]
+    for thing in made.values():
+        kubernetes_validate.validate(thing, "1.30.0", strict=True)
+        assert thing["metadata"]["name"] == "guard-2"
+    template = made["Deployment"]["spec"]["template"]
+    assert {found["image"] for found in template["spec"]["containers"] + template["spec"]["initContainers"]} == {"registry.example.com/mine:7"}
+    for selector in (made["Deployment"]["spec"]["selector"]["matchLabels"], made["Service"]["spec"]["selector"]):
+        assert selector["app.kubernetes.io/instance"] == "guard-2" and selector.items() <= template["metadata"]["labels"].items()
+    assert made["Ingress"]["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]["name"] == made["Service"]["metadata"]["name"]
+    assert made["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == made["Deployment"]["metadata"]["name"]
+
+
+@pytest.mark.parametrize("values", [{"nodes": {"least": 0}}, {"replicas": 3}, {"ingress": {"enabled": "yes"}}, {"network": {"ports": [0]}}])
+def test_values_that_mean_nothing_are_refused(values: dict):
+    with pytest.raises(helm_python.HelmError):
+        rendered(**values)
 
 
 def test_probes_and_ports_lead_to_routes_that_exist(one, routes: set[str]):

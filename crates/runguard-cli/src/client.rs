@@ -13,10 +13,13 @@ use std::io::{BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// The service that is asked where nobody says which.
+pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:8100";
+
 #[derive(Debug, Args)]
 pub(crate) struct Client {
     /// The service
-    #[arg(long, env = "RUNGUARD_URL", default_value = "http://127.0.0.1:8100", global = true)]
+    #[arg(long, env = "RUNGUARD_URL", default_value = DEFAULT_URL, global = true)]
     url: String,
     /// API key, once keys were made
     #[arg(long, env = "RUNGUARD_KEY", hide_env_values = true, global = true)]

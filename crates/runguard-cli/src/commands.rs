@@ -9,6 +9,7 @@ pub(crate) mod alerts;
 pub(crate) mod check_flow;
 pub(crate) mod circuits;
 pub(crate) mod consumption;
+mod data_folder;
 pub(crate) mod decisions;
 pub(crate) mod demo;
 pub(crate) mod estimate;

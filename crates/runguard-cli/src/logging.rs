@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Lines that may wait.
 const MOST_WAITING: usize = 4096;
@@ -82,15 +84,15 @@ impl Logging {
         })?;
         // What the library says of a line that it could not write goes to standard error, too, and would end the thread.
         let subscriber = tracing_subscriber::fmt()
-            .with_env_filter(filter)
+            .with_max_level(LevelFilter::TRACE)
             .with_writer(lines)
             .log_internal_errors(false)
             .with_ansi(crate::output::errors_are_coloured())
             .with_target(false);
         let format = format.unwrap_or(if is_terminal { LogFormat::Text } else { LogFormat::Json });
         match format {
-            LogFormat::Text => subscriber.init(),
-            LogFormat::Json => subscriber.json().flatten_event(true).init(),
+            LogFormat::Text => subscriber.finish().with(filter).init(),
+            LogFormat::Json => subscriber.json().flatten_event(true).finish().with(filter).init(),
         }
         Ok(Self { queue, is_read: is_terminal && format == LogFormat::Text })
     }
@@ -129,7 +131,7 @@ pub(crate) fn meant_of_log(word: &str) -> Option<&'static str> {
 
 /// A word that is no level would be taken for the name of a module, and nothing logged at all. What was given is not said again: it
 /// may be the address of a database, with its password, whose variable is called much the same.
-fn filter(level: &str, besides: &str) -> Result<EnvFilter, Failure> {
+fn filter(level: &str, besides: &str) -> Result<Targets, Failure> {
     let is_level = |part: &str| ["off", "error", "warn", "info", "debug", "trace"].iter().any(|level| part.eq_ignore_ascii_case(level));
     let is_module = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_:".contains(&byte));
     let is_directive =
@@ -140,7 +142,8 @@ fn filter(level: &str, besides: &str) -> Result<EnvFilter, Failure> {
     if !level.split(',').all(|part| is_directive(part.trim())) {
         return Err(wrong());
     }
-    EnvFilter::try_new(format!("{level}{besides}")).map_err(|_| wrong())
+    let directives: String = format!("{level}{besides}").split_whitespace().collect();
+    directives.parse().map_err(|_| wrong())
 }
 
 /// Makes a writer for each line.
@@ -180,6 +183,11 @@ mod tests {
         for level in ["info", "WARN", "off", "debug,hyper=warn"] {
             assert!(filter(level, ",rmcp=warn").is_ok(), "{level}");
         }
+        let told = filter("Warn, hyper=debug", ",rmcp=error").unwrap();
+        let is_told = |module: &str, level: tracing::Level| told.would_enable(module, &level);
+        assert!(is_told("runguard", tracing::Level::WARN) && !is_told("runguard", tracing::Level::INFO));
+        assert!(is_told("hyper::server", tracing::Level::DEBUG) && !is_told("hyper", tracing::Level::TRACE));
+        assert!(is_told("rmcp", tracing::Level::ERROR) && !is_told("rmcp", tracing::Level::WARN));
         for level in ["verbose", "postgres://u:hunter2@host/db", "postgres://u:hunter2@host/db?sslmode=require", "", "info,loud", "a=b"] {
             let said = filter(level, "").unwrap_err().to_string();
             assert!(!said.contains("hunter2"), "{said}");

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Row, Table, presets};
 use jiff::tz::TimeZone;
+use runguard_core::Span;
 pub(crate) use runguard_core::shown::dotted as clean;
 use runguard_core::text::grouped;
 use runguard_engine::clock::system_now;
@@ -215,7 +216,7 @@ pub(crate) fn outcome_cell(outcome: &str) -> Cell {
         "would_block" | "half_open" => Color::Yellow,
         _ => return Cell::new(clean(outcome)),
     };
-    Cell::new(outcome).fg(color)
+    Cell::new(outcome.replace('_', " ")).fg(color)
 }
 
 /// An answer of the service, as this version knows it.
@@ -258,6 +259,11 @@ pub(crate) fn short_count(count: u64) -> String {
 
 pub(crate) fn cell(value: &Value) -> Cell {
     Cell::new(text(value))
+}
+
+/// Seconds, as people say them.
+pub(crate) fn span_cell(value: &Value) -> Cell {
+    Cell::new(serde_json::from_value::<Span>(value.clone()).map_or_else(|_| text(value), |span| span.to_string()))
 }
 
 pub(crate) fn time_cell(value: &Value) -> Cell {

@@ -428,8 +428,9 @@ impl Model {
 }
 
 #[cfg(feature = "prices")]
-static TABLE: LazyLock<Table> =
-    LazyLock::new(|| Table::read(include_str!("../data/prices.json")).expect("the table is part of the crate, and a test reads it"));
+static TABLE: LazyLock<Table> = LazyLock::new(|| {
+    Table::unpacked(include_bytes!("../data/prices.json.z")).expect("the table is part of the crate, and a test reads it")
+});
 
 static NO_TABLE: LazyLock<Table> = LazyLock::new(|| Table {
     #[cfg(feature = "prices")]
@@ -465,6 +466,15 @@ impl Table {
 
 #[cfg(feature = "prices")]
 impl Table {
+    /// A tenth of the size. It stays for as long as the process does, as what is read from it.
+    fn unpacked(packed: &[u8]) -> Option<Self> {
+        // Known beforehand, so that it is made in one piece.
+        const LENGTH: usize = include_bytes!("../data/prices.json").len();
+        let mut text = vec![0; LENGTH];
+        miniz_oxide::inflate::decompress_slice_iter_to_slice(&mut text, std::iter::once(packed), true, false).ok()?;
+        Self::read(String::from_utf8(text).ok()?.leak())
+    }
+
     /// The first line says where it comes from, and each of the others is a model.
     fn read(text: &'static str) -> Option<Self> {
         let (head, lines) = text.split_once(", \"models\": {\n")?;
@@ -881,7 +891,10 @@ mod tests {
 
     #[test]
     fn the_table_is_whole_and_small() {
-        assert!(include_str!("../data/prices.json").len() <= 500_000);
+        let packed = include_bytes!("../data/prices.json.z");
+        assert!(packed.len() <= 60_000);
+        let unpacked = miniz_oxide::inflate::decompress_to_vec_zlib(packed).unwrap();
+        assert!(unpacked == include_bytes!("../data/prices.json"), "scripts/update-prices writes both");
         assert!(Prices::bundled_len() > 3_000);
         assert_eq!(Prices::origin().date.len(), "2026-10-21".len());
         let whole: serde_json::Value = serde_json::from_str(include_str!("../data/prices.json")).unwrap();

@@ -3,8 +3,8 @@
 //! The run is watched as `replay` watches it, by the same guards, and everything shown is read from them as they see the recorded
 //! steps one by one; nothing is counted here.
 
-use crate::format::{self, Format, OpenError};
-use crate::labels::Labels;
+use crate::evaluate::Recorded;
+use crate::format::OpenError;
 use crate::rules::{Cause, Guards, Onlooker, Seen};
 use crate::trace::{Broken, Detail, Kind, Run};
 use crate::tune::{Amounts, amounts};
@@ -294,6 +294,16 @@ impl Wanted {
     }
 }
 
+impl Wanted {
+    /// The one file it can be in.
+    pub fn file(&self) -> Option<&PathBuf> {
+        match self {
+            Self::First(file) | Self::Line(file, _) | Self::Id(file, _) => Some(file),
+            Self::AnyFile(_) => None,
+        }
+    }
+}
+
 /// Why no run was found.
 #[derive(Debug)]
 pub enum NotFound {
@@ -327,12 +337,12 @@ impl std::error::Error for NotFound {}
 const KEPT_BROKEN: usize = 20;
 
 /// The run that is meant, with its texts, and whether its file holds others.
-pub fn find(wanted: &Wanted, files: &[PathBuf], format: Option<Format>, labels: &Labels) -> Result<(Run, bool), NotFound> {
+pub fn find(wanted: &Wanted, recorded: &Recorded<'_>) -> Result<(Run, bool), NotFound> {
     let (files, name) = match wanted {
         Wanted::First(file) => (std::slice::from_ref(file), "a run".to_owned()),
         Wanted::Line(file, line) => (std::slice::from_ref(file), format!("the run of line {line}")),
         Wanted::Id(file, id) => (std::slice::from_ref(file), format!("`{id}`")),
-        Wanted::AnyFile(id) => (files, format!("`{id}`")),
+        Wanted::AnyFile(id) => (recorded.files, format!("`{id}`")),
     };
     let is_meant = |run: &Run| match wanted {
         Wanted::First(_) => true,
@@ -341,11 +351,11 @@ pub fn find(wanted: &Wanted, files: &[PathBuf], format: Option<Format>, labels: 
     };
     let (mut read, mut broken) = (0, Vec::new());
     for file in files {
-        let mut runs = format::open(file, format, Detail::Texts).map_err(NotFound::Unreadable)?;
+        let mut runs = recorded.open(file, Detail::Texts).map_err(NotFound::Unreadable)?;
         while let Some(run) = runs.next() {
             match run {
                 Ok(mut run) if is_meant(&run) => {
-                    labels.label(&mut run);
+                    recorded.labels.label(&mut run);
                     let others = read > 0 || runs.any(|other| other.is_ok());
                     return Ok((run, others));
                 }
@@ -361,7 +371,9 @@ pub fn find(wanted: &Wanted, files: &[PathBuf], format: Option<Format>, labels: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evaluate::{Order, Progress, Reading, Recorded, Worker, each_run, files_of};
+    use crate::evaluate::{Order, Progress, Reading, Worker, each_run, files_of};
+    use crate::format;
+    use crate::labels::Labels;
     use crate::packed::tests::{any_run, pack};
     use crate::replay::{Ask, replay};
     use crate::rules::tests::{call, run};
@@ -533,17 +545,37 @@ mod tests {
             writeln!(file, r#"{{"run_id":"{id}","source":"s","task":"t","success":false,"steps":[{step}]}}"#).unwrap();
         }
         writeln!(file, "{{").unwrap();
-        let path = file.path().to_owned();
+        let (path, labels) = (file.path().to_owned(), Labels::default());
         let found =
-            |wanted: Wanted| find(&wanted, std::slice::from_ref(&path), None, &Labels::default()).map(|(run, others)| (run.id, others));
+            |wanted: Wanted| find(&wanted, &Recorded::of(std::slice::from_ref(&path), &labels)).map(|(run, others)| (run.id, others));
         assert_eq!(found(Wanted::First(path.clone())).unwrap(), ("a".to_owned(), true));
         assert_eq!(found(Wanted::Line(path.clone(), 2)).unwrap().0, "b");
         assert_eq!(found(Wanted::AnyFile("b".into())).unwrap().0, "b");
         let missing = found(Wanted::AnyFile("c".into())).unwrap_err().to_string();
         assert!(missing.contains("`c` is not among the 2 runs") && missing.contains(":3: "), "{missing}");
         assert!(matches!(found(Wanted::First("/nowhere".into())), Err(NotFound::Unreadable(_))));
-        let (run, _) = find(&Wanted::AnyFile("b".into()), &[path], None, &Labels::default()).unwrap();
+        let (run, _) = find(&Wanted::AnyFile("b".into()), &Recorded::of(&[path], &labels)).unwrap();
         assert_eq!(run.steps[0].texts.as_ref().unwrap().args, r#"{"c":"ls"}"#);
+    }
+
+    #[test]
+    fn a_run_that_is_read_from_a_copy_is_told_as_of_the_file_that_was_named() {
+        let step = r#"{"kind":"call","tool":"sh","args":{},"args_hash":"1","result":"x","result_hash":"2","result_len":1,"error":false}"#;
+        let mut copy = tempfile::NamedTempFile::new().unwrap();
+        writeln!(copy, r#"{{"run_id":"a","source":"s","task":"t","success":false,"steps":[{step}]}}"#).unwrap();
+        writeln!(copy, "{{").unwrap();
+        let (files, labels) = ([PathBuf::from("named.jsonl")], Labels::default());
+        let instead = [(files[0].clone(), copy.path().to_owned())].into();
+        let recorded = Recorded { instead: &instead, ..Recorded::of(&files, &labels) };
+        let (run, _) = find(&Wanted::AnyFile("a".into()), &recorded).unwrap();
+        assert_eq!(*run.place.file, *files[0]);
+        let missing = find(&Wanted::AnyFile("b".into()), &recorded).unwrap_err().to_string();
+        assert!(missing.contains("the first: named.jsonl:2"), "{missing}");
+        let guards = Guards::new(Presets::default(), &Tree::new(), &[Watched::Stall], Caps::default()).unwrap();
+        let (detail, progress) = (Detail::Fingerprints, Progress::default());
+        let reading = Reading { recorded, detail, threads: 1, progress: &progress };
+        let summary = replay(&reading, &Ask { guards: &guards, against: &[], by: &[], pack: None }).unwrap();
+        assert_eq!((summary.runs, summary.broken[0].file.as_path()), (1, files[0].as_path()));
     }
 
     /// Every way in which a run can be watched: kinds of agents, guards, modes, limits, exceptions for tools.

@@ -25,7 +25,6 @@ pub use self::told::{Reader, base_keeps_the_price, number, settings_file, verdic
 use crate::caps::{self, Amount, Cap, Room, Used};
 use crate::evaluate::{FOLDS, Recorded, Share};
 use crate::explain::{Explained, explain};
-use crate::format;
 use crate::front::{Candidate, Grid, Part, Point, RULES, TUNED, pareto};
 use crate::rules::Guards;
 use crate::trace::{Detail, Run};
@@ -543,7 +542,7 @@ pub fn examples(gathered: &Gathered, options: &Options, settings: &StallSettings
 fn read_again(path: &Path, recorded: &Recorded<'_>, wanted: &[&(&Record, StallRule)]) -> Vec<(StallRule, Run)> {
     let Some(last) = wanted.iter().map(|(record, _)| record.ordinal as usize).max() else { return Vec::new() };
     // A file that was readable a moment ago and is not any more leaves the report without its examples, nothing else.
-    let Ok(runs) = format::open(path, recorded.format, Detail::Texts) else { return Vec::new() };
+    let Ok(runs) = recorded.open(path, Detail::Texts) else { return Vec::new() };
     let rule = |ordinal: usize| wanted.iter().find(|(record, _)| record.ordinal as usize == ordinal).map(|(_, rule)| *rule);
     let labelled = |mut run: Run| {
         recorded.labels.label(&mut run);

@@ -427,6 +427,14 @@ impl Embedded {
     }
 }
 
+/// Moves what a process that was killed has left in the journal into the log, as the next start would, and does nothing else.
+pub fn bring_home(folder: &Path) -> Result<(), OpenError> {
+    let folder = Folder::open(folder)?;
+    let (log, _) = folder.open_log(Durability::default(), Names::PLAIN)?;
+    mover::recover(folder.path(), Durability::default(), &log)?;
+    Ok(())
+}
+
 fn join(thread: Option<JoinHandle<()>>) {
     if thread.is_some_and(|thread| thread.join().is_err()) {
         tracing::error!("a thread of the store ended in a panic");

@@ -100,7 +100,7 @@ impl Circuits {
                 (_, 0) => "No endpoint has been recorded yet (POST /guard/api-circuit/check and /record).".to_owned(),
             });
         }
-        let mut table = output::table(&["endpoint", "tenant", "phase", "forced", "failures", "threshold", "next probe (s)", "opened"]);
+        let mut table = output::table(&["endpoint", "tenant", "phase", "forced", "failures", "threshold", "next probe", "opened"]);
         for row in rows {
             table.add_row([
                 output::cell(&row["endpoint_key"]),
@@ -109,7 +109,7 @@ impl Circuits {
                 output::cell(&row["forced"]),
                 output::cell(&row["recent_failures"]),
                 output::cell(&row["failure_threshold"]),
-                output::cell(&row["recovery_seconds_remaining"]),
+                output::span_cell(&row["recovery_seconds_remaining"]),
                 output::time_cell(&row["opened_at"]),
             ]);
         }

@@ -1,11 +1,13 @@
 //! `runguard explain`: one recorded run, step by step.
 
+use super::data_folder::Copies;
 use super::watched::{GuardArgs, ReadArgs, ThresholdArgs};
 use crate::failure::Failure;
 use crate::output;
 use clap::Args;
 use owo_colors::OwoColorize;
 use runguard_core::detect::stall::Rung;
+use runguard_replay::evaluate::Recorded;
 use runguard_replay::explain::{Explained, ExplainedStep, News, NotFound, Stretch, Wanted, explain, find};
 use runguard_replay::format;
 use runguard_replay::html;
@@ -73,7 +75,10 @@ impl Explain {
                 output::clean(&self.run)
             )));
         }
-        let (run, others) = find(&wanted, &files_of(&self.files)?, self.read.format, &labels).map_err(|error| match error {
+        let files = files_of(&self.files)?;
+        let copies = Copies::where_rows_wait(wanted.file().into_iter().chain(&files))?;
+        let recorded = Recorded { format: self.read.format, instead: copies.instead(), ..Recorded::of(&files, &labels) };
+        let (run, others) = find(&wanted, &recorded).map_err(|error| match error {
             NotFound::Unreadable(_) => Failure::Usage(error.to_string()),
             NotFound::Missing { .. } => Failure::NotFound(error.to_string()),
         })?;

@@ -2,6 +2,7 @@
 
 mod preview;
 
+use super::data_folder::Copies;
 use super::serve::stop_signal;
 use super::watched::{GuardArgs, ReadArgs, ThresholdArgs, one_of};
 use crate::failure::Failure;
@@ -86,12 +87,13 @@ impl Replay {
         if let Some(out) = self.writes_over(&files) {
             return Err(Failure::Usage(format!("{} is one of the files to read; write to another", out.display())));
         }
+        let copies = Copies::where_rows_wait(&files)?;
         let threads = self.threads.map_or_else(|| thread::available_parallelism().map_or(1, usize::from), usize::from);
         let progress = Arc::new(Progress::default());
         listen(progress.clone());
         let bar = Bar::show(&files, progress.clone());
         let started = Instant::now();
-        let recorded = Recorded { files: &files, given: &self.files, format: self.read.format, labels: &labels };
+        let recorded = Recorded { files: &files, given: &self.files, format: self.read.format, labels: &labels, instead: copies.instead() };
         let reading = Reading { recorded, detail: detail(&guards), threads, progress: &progress };
         let ask = Ask { guards: &guards, against: &self.against, by: &self.by, pack: self.pack.as_deref() };
         let summary = replay(&reading, &ask).map_err(|error| Failure::Failed(error.to_string()))?;

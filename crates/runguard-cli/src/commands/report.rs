@@ -2,15 +2,16 @@
 
 mod page;
 
+use super::explain::write;
 use super::{RangeArgs, WEEK};
 use crate::client::Client;
 use crate::failure::Failure;
+use crate::output;
 use clap::Args;
 use runguard_core::shown::csv_cell;
 use runguard_insight::insight::consumption::Consumption;
 use runguard_insight::insight::{Insight, Overview};
 use serde_json::Value;
-use std::io::Write;
 
 #[derive(Debug, Args)]
 #[group(id = "form", required = true, multiple = true, args = ["html", "csv"])]
@@ -38,11 +39,11 @@ impl Report {
             let mut answer = self.client.get("/v1/insights", &query)?;
             let insights: Vec<Insight> = serde_json::from_value(answer["insights"].take()).map_err(other_version)?;
             let used: Consumption = serde_json::from_value(self.client.get("/v1/consumption", &query)?).map_err(other_version)?;
-            write(target, &page::page(&overview, &insights, &used, &self.client.address("")))?;
+            put(target, &page::page(&overview, &insights, &used, &self.client.address("")))?;
         }
         if let Some(target) = &self.csv {
             let stats = self.client.get("/v1/stats", &[query, vec![("bucket", "day".into())]].concat())?;
-            write(target, &table(&stats))?;
+            put(target, &table(&stats))?;
         }
         Ok(())
     }
@@ -52,13 +53,13 @@ fn other_version(error: serde_json::Error) -> Failure {
     Failure::Failed(format!("the service's answer is of another version than this program: {error}"))
 }
 
-fn write(target: &str, content: &str) -> Result<(), Failure> {
-    if target == "-" {
-        // Bytes as they are: colours are none, and a pipe gets exactly the page.
-        std::io::stdout().lock().write_all(content.as_bytes())?;
-        return Ok(());
+/// A person is told where it is; what is piped on is left alone.
+fn put(target: &str, content: &str) -> Result<(), Failure> {
+    write(target, content)?;
+    if target != "-" {
+        output::note(&format!("The report is {target}"));
     }
-    std::fs::write(target, content).map_err(|error| Failure::Failed(format!("cannot write {target}: {error}")))
+    Ok(())
 }
 
 /// Totals by day, guard, outcome and reason.

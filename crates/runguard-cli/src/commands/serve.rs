@@ -1,6 +1,7 @@
 //! `runguard serve`: the guard service.
 
 use super::SettingsArgs;
+use crate::client::DEFAULT_URL;
 use crate::failure::Failure;
 use crate::logging::{LogArgs, Logging, meant_of_log};
 use clap::Args;
@@ -205,16 +206,21 @@ fn reachable(url: &str, address: IpAddr) -> String {
 /// For whoever has just started it in a terminal: where to look and what to type next.
 fn banner(shown: &Shown<'_>) -> String {
     let Shown { url, data, settings, is_open, is_shared, limits } = shown;
-    let data = std::path::absolute(data).unwrap_or_else(|_| data.to_path_buf());
+    let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let data = whole(data);
     let kept = if *is_shared { " (keys; states and log are shared)" } else { "" };
     let settings = settings.map_or_else(
         || "the defaults; `runguard settings example > runguard.toml` begins a file".to_owned(),
         |file| file.display().to_string(),
     );
+    // What is typed next means this service, also where it is not the one that is asked by itself.
+    let here = if *url == DEFAULT_URL { String::new() } else { format!(" --url {url}") };
     let keys = if *is_open {
-        "none: open to this machine alone; `runguard key create` makes one"
+        let place =
+            if data == whole(Path::new(&Settings::default().store.data)) { String::new() } else { format!(" --data {}", data.display()) };
+        format!("none: open to this machine alone; `runguard key create{place}` makes one")
     } else {
-        "required: `Authorization: Bearer rg_…`"
+        "required: `Authorization: Bearer rg_…`".to_owned()
     };
     let next = if limits.is_some() {
         format!(
@@ -223,7 +229,7 @@ fn banner(shown: &Shown<'_>) -> String {
     } else {
         let key = if *is_open { "" } else { " -H \"Authorization: Bearer $RUNGUARD_KEY\"" };
         format!(
-            "curl -s {url}/guard/ai-task-retry{key} \\\n               -d '{{\"session_id\":\"demo\",\"task_name\":\"classify\"}}'\n             three times: the third is blocked. Then `runguard decisions`"
+            "curl -s {url}/guard/ai-task-retry{key} \\\n               -d '{{\"session_id\":\"demo\",\"task_name\":\"classify\"}}'\n             three times: the third is blocked. Then `runguard decisions{here}`"
         )
     };
     let limits = limits.map(|limits| match limits {
@@ -235,7 +241,7 @@ fn banner(shown: &Shown<'_>) -> String {
         ("Docs", format!("{url}/docs")),
         ("Data", format!("{}{kept}", data.display())),
         ("Settings", settings),
-        ("Keys", keys.to_owned()),
+        ("Keys", keys),
     ];
     let rest = [("Next", next), ("End", "Ctrl-C".to_owned())];
     let lines: Vec<String> =

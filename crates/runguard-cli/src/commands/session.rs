@@ -49,17 +49,17 @@ impl Session {
             counts["blocked"],
             counts["would_block"]
         ))?;
-        let mut table = output::table(&["guard", "of", "used", "ceiling", "window (s)", "next allowed", "reason", "free in (s)"]);
+        let mut table = output::table(&["guard", "of", "used", "ceiling", "window", "next", "reason", "free in"]);
         for counter in session["counters"].as_array().into_iter().flatten() {
             table.add_row([
                 output::cell(&counter["guard"]),
                 output::cell(&counter["subject"]),
                 output::cell(&counter["used"]),
                 output::cell(&counter["ceiling"]),
-                output::cell(&counter["window_seconds"]),
+                output::span_cell(&counter["window_seconds"]),
                 output::outcome_cell(if counter["allowed_next"] == true { "yes" } else { "no" }),
                 output::cell(&counter["reason"]),
-                output::cell(&counter["retry_after_seconds"]),
+                output::span_cell(&counter["retry_after_seconds"]),
             ]);
         }
         output::show(table)?;

@@ -2,6 +2,7 @@
 
 mod plot;
 
+use super::data_folder::Copies;
 use super::explain::{files_of, write};
 use super::watched::{ReadArgs, ThresholdArgs};
 use crate::failure::Failure;
@@ -159,7 +160,8 @@ impl Tune {
         }
         let options = self.options()?;
         let (files, labels) = (files_of(&self.files)?, self.read.labels()?);
-        let recorded = Recorded { files: &files, given: &self.files, format: self.read.format, labels: &labels };
+        let copies = Copies::where_rows_wait(&files)?;
+        let recorded = Recorded { files: &files, given: &self.files, format: self.read.format, labels: &labels, instead: copies.instead() };
         let gathered = Self::gathered(&recorded, &options)?;
         let summary = tune(&gathered, &options);
         let reader = match self.reader {

@@ -1,9 +1,10 @@
 //! Every run of many files, on many threads, in bounded memory.
 
-use crate::format::{Format, Input, OpenError, Runs, input};
+use crate::format::{self, Format, Input, OpenError, Runs, input};
 use crate::labels::Labels;
 use crate::packed::{Frame, Frames, is_packed};
 use crate::trace::{Broken, Detail, Line, Lines, ReadAt, Run};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -29,17 +30,67 @@ pub struct Recorded<'a> {
     pub format: Option<Format>,
     /// What is known of their ends besides what they say.
     pub labels: &'a Labels,
+    /// Where another file is read in place of one of these: a copy of it, say. What is told names this one.
+    pub instead: &'a Instead,
 }
+
+/// By the file that was named, the one that is opened.
+pub type Instead = BTreeMap<PathBuf, PathBuf>;
+
+/// Nothing is read in place of another.
+static AS_NAMED: Instead = Instead::new();
 
 impl<'a> Recorded<'a> {
     /// The runs of files that were all named.
     pub fn of(files: &'a [PathBuf], labels: &'a Labels) -> Self {
-        Self { files, given: files, format: None, labels }
+        Self { files, given: files, format: None, labels, instead: &AS_NAMED }
+    }
+
+    /// The runs of one of the files.
+    pub(crate) fn open(&self, path: &Path, detail: Detail) -> Result<OfFile, OpenError> {
+        let opened = self.opened(path);
+        Ok(OfFile { runs: format::open(opened, self.format, detail)?, named: self.named(path) })
+    }
+
+    fn opened<'p>(&'p self, path: &'p Path) -> &'p Path {
+        self.instead.get(path).map_or(path, PathBuf::as_path)
+    }
+
+    /// How the file is called that something else is read for.
+    fn named(&self, path: &Path) -> Option<Arc<Path>> {
+        self.instead.contains_key(path).then(|| path.into())
     }
 
     /// Whether a file that is not read is simply none of ours.
     pub(crate) fn is_left_alone(&self, path: &Path, error: &OpenError) -> bool {
         matches!(error, OpenError::Unknown { .. }) && !self.given.iter().any(|given| given == path)
+    }
+}
+
+/// The runs of a file, under the name by which it was asked for.
+pub(crate) struct OfFile {
+    runs: Runs,
+    named: Option<Arc<Path>>,
+}
+
+impl OfFile {
+    fn bytes_read(&self) -> u64 {
+        self.runs.bytes_read()
+    }
+}
+
+impl Iterator for OfFile {
+    type Item = Result<Run, Broken>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut next = self.runs.next()?;
+        if let Some(named) = &self.named {
+            match &mut next {
+                Ok(run) => run.place.file = named.clone(),
+                Err(broken) => broken.file = named.to_path_buf(),
+            }
+        }
+        Some(next)
     }
 }
 
@@ -291,14 +342,14 @@ impl Source<'_> {
         let format = recorded.format;
         let packed = match format {
             Some(format) => format == Format::Packed,
-            None => is_packed(&self.path).map_err(|error| error.to_string())?,
+            None => is_packed(recorded.opened(&self.path)).map_err(|error| error.to_string())?,
         };
         if packed {
-            let frames = Frames::open(&self.path).map_err(|error| error.to_string())?;
+            let frames = Frames::open(recorded.opened(&self.path)).map_err(|error| error.to_string())?;
             self.batches(frames, Frames::bytes_read, |frame| frame.bytes.len(), Load::Frames);
             return Ok(());
         }
-        let input = match input(&self.path, format, detail) {
+        let input = match input(recorded.opened(&self.path), format, detail) {
             Err(error) if recorded.is_left_alone(&self.path, &error) => {
                 self.unread.left_alone.push(self.path.to_path_buf());
                 return Ok(());
@@ -311,7 +362,8 @@ impl Source<'_> {
                 self.batches(lines, Lines::bytes_read, |line| line.bytes.len(), load);
             }
             Input::Runs(runs) => {
-                self.batches(runs, Runs::bytes_read, |run| (run.steps.len() + 1) * STEP_BYTES, Load::Runs);
+                let runs = OfFile { runs, named: recorded.named(&self.path) };
+                self.batches(runs, OfFile::bytes_read, |run| (run.steps.len() + 1) * STEP_BYTES, Load::Runs);
             }
         }
         Ok(())

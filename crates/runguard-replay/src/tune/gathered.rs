@@ -2,7 +2,6 @@
 
 use super::{MAX_RUNS, MAX_SOURCES, Options, Save, TOLD, Together};
 use crate::evaluate::{Recorded, fold_of};
-use crate::format;
 use crate::front::{RULES, TUNED};
 use crate::rules::{observe, person_replies};
 use crate::trace::{Broken, Detail, Run};
@@ -101,7 +100,7 @@ pub fn gather(recorded: &Recorded<'_>, options: &Options, progress: &mut dyn FnM
     let probes = options.probes()?;
     let mut gathered = Gathered { files: recorded.files.to_vec(), ..Gathered::default() };
     for (file, path) in recorded.files.iter().enumerate() {
-        let runs = match format::open(path, recorded.format, Detail::Fingerprints) {
+        let runs = match recorded.open(path, Detail::Fingerprints) {
             Ok(runs) => runs,
             Err(error) if recorded.is_left_alone(path, &error) => {
                 gathered.left_alone += 1;

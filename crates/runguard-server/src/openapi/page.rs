@@ -18,15 +18,9 @@ const BASE: &str = "<span class=\"base\">http://127.0.0.1:8100</span>";
 
 const HEAD: &str = concat!(
     "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>RunGuard API</title>",
-    "<style>:root{color-scheme:light dark;--line:color-mix(in srgb,currentColor 20%,transparent)}*{box-sizing:border-box}",
-    "body{font:1rem/1.5 system-ui,sans-serif;margin:0;display:grid;grid-template-columns:minmax(14rem,18rem) minmax(0,60rem)}",
-    "nav{position:sticky;top:0;height:100vh;overflow:auto;padding:1rem;border-right:1px solid var(--line);font-size:.875rem}nav ul{list-style:none;margin:0 0 1rem;padding:0}",
-    "nav a{display:block;padding:.15rem 0;overflow-wrap:anywhere}main{padding:0 1.5rem 4rem}a{color:LinkText}",
-    "table{border-collapse:collapse;width:100%;margin:.5rem 0 1rem}th,td{text-align:left;vertical-align:top;padding:.3rem .6rem;border-bottom:1px solid var(--line)}",
-    "pre{overflow:auto;padding:.75rem;border:1px solid var(--line);border-radius:.4rem;white-space:pre-wrap;overflow-wrap:anywhere}code{overflow-wrap:anywhere}",
-    "h2{margin-top:2.5rem;scroll-margin-top:1rem}h2 a{color:inherit;text-decoration:none}h2 a:hover,h2 a:focus{text-decoration:underline}",
-    "textarea,input{width:100%;font:.875rem/1.4 ui-monospace,monospace;padding:.5rem}textarea{min-height:5rem}button{font:inherit;padding:.3rem 1rem;margin:.5rem 0}",
-    ".wide{overflow-x:auto}@media(max-width:50rem){body{display:block}nav{position:static;height:auto;border:0}}</style>",
+    "<style>",
+    include_str!("page.css"),
+    "</style>",
     "<script src=\"/dashboard/docs.js\" defer></script></head><body>",
 );
 
@@ -45,7 +39,7 @@ pub fn page() -> String {
         })
         .collect();
     let mut out = String::from(HEAD);
-    out.push_str("<nav aria-label=\"Routes\"><b>Guards</b><ul>");
+    out.push_str("<nav aria-label=\"Routes\"><ul><li><a href=\"/\">Dashboard</a></ul><b>Guards</b><ul>");
     for route in ROUTES {
         entry(&mut out, "POST", route.path);
     }
@@ -65,12 +59,12 @@ pub fn page() -> String {
     for (path, method, operation) in &operations {
         operation_section(&mut out, path, method, operation);
     }
-    out.push_str("<h2 id=\"problems\"><a href=\"#problems\">Problems</a></h2><p>An error is <code>application/problem+json</code> (RFC 9457); its <code>type</code> is the address of a page.</p><div class=\"wide\" tabindex=\"0\"><table><tr><th>type<th>what</tr>");
+    out.push_str("<section><h2 id=\"problems\"><a href=\"#problems\">Problems</a></h2><p>An error is <code>application/problem+json</code> (RFC 9457); its <code>type</code> is the address of a page.</p><div class=\"wide\" tabindex=\"0\"><table><tr><th>type<th>what</tr>");
     for kind in kinds::ALL.iter().chain(problem::ALL) {
         let address = format!("{}{}", kinds::PAGES, kind.code);
         row(&mut out, &[&format!("<a href=\"{address}\"><code>{address}</code></a>"), &html(kind.title)]);
     }
-    out.push_str("</table></div></main></body></html>");
+    out.push_str("</table></div></section></main></body></html>");
     out
 }
 
@@ -81,12 +75,12 @@ fn anchor(method: &str, path: &str) -> String {
 }
 
 fn entry(out: &mut String, method: &str, path: &str) {
-    let _ = write!(out, "<li><a href=\"#{}\">{method} {path}</a>", anchor(method, path));
+    let _ = write!(out, "<li><a href=\"#{}\"><i>{method}</i> {path}</a>", anchor(method, path));
 }
 
 fn heading(out: &mut String, method: &str, path: &str) {
     let anchor = anchor(method, path);
-    let _ = write!(out, "<h2 id=\"{anchor}\"><a href=\"#{anchor}\">{method} <code>{path}</code></a></h2>");
+    let _ = write!(out, "<section><h2 id=\"{anchor}\"><a href=\"#{anchor}\"><i>{method}</i> <code>{path}</code></a></h2>");
 }
 
 fn row(out: &mut String, cells: &[&str]) {
@@ -121,6 +115,7 @@ fn guard(out: &mut String, route: &Route) {
     let _ = write!(out, "<pre>curl -s {BASE}{} -d '{}'</pre>", route.path, html(&request.replace('\'', "'\\''")));
     shown_answers(out, example);
     try_form(out, "POST", route.path, Some(&request));
+    out.push_str("</section>");
 }
 
 fn operation_section(out: &mut String, path: &str, method: &str, operation: &Value) {
@@ -143,6 +138,7 @@ fn operation_section(out: &mut String, path: &str, method: &str, operation: &Val
     if method == "GET" && path != "/v1/events" {
         try_form(out, method, &address, None);
     }
+    out.push_str("</section>");
 }
 
 /// The path with its parts filled in, and the rest behind it.

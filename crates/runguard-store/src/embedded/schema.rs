@@ -120,6 +120,10 @@ impl Folder {
         Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(crate) fn log_path(&self) -> PathBuf {
         self.path.join(LOG_FILE)
     }

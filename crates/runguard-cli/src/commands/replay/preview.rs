@@ -2,6 +2,7 @@
 //!
 //! The folder is copied first: the past is read, and what reads it must not change it.
 
+use crate::commands::data_folder::{copy_of, data_folder};
 use crate::commands::preview::show;
 use crate::failure::Failure;
 use crate::output;
@@ -11,12 +12,10 @@ use runguard_engine::preview::{Ask, Report, preview};
 use runguard_engine::settings::Settings;
 use runguard_engine::{Clock, Engine, EngineOptions, KeyRing};
 use runguard_guards::policy::Tree;
-use runguard_store::{JOURNAL_PREFIX, LOG_FILE};
+use runguard_store::is_in_use;
 use serde_json::{Value, json};
-use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The decision log in a data folder.
 /// Nothing of the copy is let go while it is read.
 const LONGEST_RETENTION_DAYS: u32 = 3650;
 
@@ -59,6 +58,11 @@ pub(super) fn of_logs(files: &[PathBuf], changes: &Tree) -> Result<Vec<OfGuard>,
         return Ok(previews);
     }
     for folder in files.iter().filter_map(|file| data_folder(file)) {
+        // A service that runs writes at any moment; half of what it writes is no log.
+        if is_in_use(folder) {
+            let folder = folder.display();
+            return Err(Failure::Failed(format!("{folder} is used by a service that runs; stop it, or ask it with `runguard preview`")));
+        }
         let copy = copy_of(folder)?;
         let runtime = tokio::runtime::Runtime::new()?;
         for (guard, report) in runtime.block_on(decide_again(copy.path(), &guards))? {
@@ -66,38 +70,6 @@ pub(super) fn of_logs(files: &[PathBuf], changes: &Tree) -> Result<Vec<OfGuard>,
         }
     }
     Ok(previews)
-}
-
-/// The data folder that is named, or whose log is.
-fn data_folder(path: &Path) -> Option<&Path> {
-    if path.join(LOG_FILE).is_file() {
-        return Some(path);
-    }
-    let parent = path.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
-    parent.filter(|_| path.is_file() && path.file_name().is_some_and(|name| name == LOG_FILE))
-}
-
-fn copy_of(folder: &Path) -> Result<tempfile::TempDir, Failure> {
-    let failed = |error: std::io::Error| Failure::Failed(format!("cannot read {}: {error}", folder.display()));
-    // A service that runs writes at any moment; half of what it writes is no log.
-    if let Ok(lock) = fs::File::open(folder.join("lock"))
-        && matches!(lock.try_lock(), Err(fs::TryLockError::WouldBlock))
-    {
-        return Err(Failure::Failed(format!(
-            "{} is used by a service that runs; stop it, or ask it with `runguard preview`",
-            folder.display()
-        )));
-    }
-    let copy = tempfile::tempdir().map_err(failed)?;
-    for entry in fs::read_dir(folder).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        // The log and its index, each with what is not yet written into it.
-        if [LOG_FILE, "index.db", JOURNAL_PREFIX].iter().any(|part| name.starts_with(part)) {
-            fs::copy(&path, copy.path().join(name)).map_err(failed)?;
-        }
-    }
-    Ok(copy)
 }
 
 async fn decide_again(folder: &Path, guards: &[(GuardName, Tree)]) -> Result<Vec<(GuardName, Report)>, Failure> {

@@ -43,7 +43,7 @@ pub(super) fn page(overview: &Overview, insights: &[Insight], used: &Consumption
     out.push_str(&tiles(overview));
     section(&mut out, "Decisions over time", &over_time(overview));
     section(&mut out, "What to do", &advice(insights, &links));
-    section(&mut out, "Why steps were refused", &reasons(overview, &links));
+    section(&mut out, "Why steps were blocked", &reasons(overview, &links));
     section(&mut out, "Saved, by guard", &savings(overview));
     section(&mut out, "Handoff chains", &chains(overview, &links));
     section(&mut out, "Knowledge base topics", &topics(overview, &links));
@@ -183,8 +183,8 @@ fn tiles(overview: &Overview) -> String {
     let totals = &overview.totals;
     let mut tiles = vec![
         ("decisions", grouped(totals.decisions)),
-        ("refused", grouped(totals.blocked)),
-        ("only watched", grouped(totals.would_block)),
+        ("blocked", grouped(totals.blocked)),
+        ("would block", grouped(totals.would_block)),
         ("operations saved", grouped(totals.operations_saved)),
     ];
     if totals.credits_saved > 0.0 {
@@ -316,7 +316,7 @@ fn legend() -> String {
     let one = |(class, name): (&str, &str)| {
         format!("<span><svg viewBox=\"0 0 8 8\" aria-hidden=\"true\"><rect class=\"{class}\" width=\"8\" height=\"8\"/></svg>{name}</span>")
     };
-    format!("<p class=\"legend soft\">{}</p>", [("a", "allowed"), ("w", "would have been refused"), ("b", "refused")].map(one).concat())
+    format!("<p class=\"legend soft\">{}</p>", [("a", "allowed"), ("w", "would block"), ("b", "blocked")].map(one).concat())
 }
 
 /// The next number with one digit and zeros that is even, so that its half is whole.
@@ -376,11 +376,11 @@ fn savings(overview: &Overview) -> String {
         return String::new();
     }
     let totals = &overview.totals;
-    let mut worth = format!("{} refused steps saved {} billed operations", grouped(totals.blocked), grouped(totals.operations_saved));
+    let mut worth = format!("{} blocked steps saved {} billed operations", grouped(totals.blocked), grouped(totals.operations_saved));
     if totals.usd_saved > 0.0 {
         let _ = write!(worth, ", {:.2} dollars", totals.usd_saved);
     }
-    format!("<p>{worth}.</p>{}", table(&["guard", "%", "#refused", "#only watched"], &rows.iter().map(row).collect::<Vec<_>>()))
+    format!("<p>{worth}.</p>{}", table(&["guard", "%", "#blocked", "#would block"], &rows.iter().map(row).collect::<Vec<_>>()))
 }
 
 fn chains(overview: &Overview, links: &Links<'_>) -> String {
@@ -428,7 +428,7 @@ fn topics(overview: &Overview, links: &Links<'_>) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    table(&["topic", "#asked", "#refused", "confidence, 0 to 1", "#best", "#sessions below 0.5", "sessions"], &rows)
+    table(&["topic", "#asked", "#blocked", "confidence, 0 to 1", "#best", "#sessions below 0.5", "sessions"], &rows)
 }
 
 /// By week and bot, by day and bot, and the heaviest steps.
@@ -462,8 +462,8 @@ fn consumption(overview: &Overview, used: &Consumption) -> String {
     let steps: Vec<Vec<String>> = used.steps.iter().take(MAX_ROWS).map(step).collect();
     [
         table(&["week from", "bot", "#sessions", "#AI steps", "#steps a session", "#change"], &weeks),
-        table(&["day", "bot", "#sessions", "#operations", "#AI steps", "#credits", "#refused"], &days),
-        table(&["heaviest step", "guard", "bot", "day", "#operations", "#credits", "#refused"], &steps),
+        table(&["day", "bot", "#sessions", "#operations", "#AI steps", "#credits", "#blocked"], &days),
+        table(&["heaviest step", "guard", "bot", "day", "#operations", "#credits", "#blocked"], &steps),
     ]
     .concat()
 }
@@ -487,7 +487,7 @@ fn endpoints(overview: &Overview) -> String {
     if rows.is_empty() {
         String::new()
     } else {
-        table(&["endpoint", "#calls", "#failures", "over time", "#mean", "#slowest", "#refused"], &rows)
+        table(&["endpoint", "#calls", "#failures", "over time", "#mean", "#slowest", "#blocked"], &rows)
     }
 }
 
@@ -497,7 +497,7 @@ fn actions(overview: &Overview) -> String {
         vec![text(&action.action), bar(&[("n", action.runs)], most), grouped(action.runs), grouped(action.blocked)]
     };
     let rows: Vec<Vec<String>> = overview.actions.iter().take(MAX_ROWS).map(row).collect();
-    if rows.is_empty() { String::new() } else { table(&["action", "%", "#runs", "#refused"], &rows) }
+    if rows.is_empty() { String::new() } else { table(&["action", "%", "#runs", "#blocked"], &rows) }
 }
 
 fn budgets(overview: &Overview) -> String {
@@ -508,7 +508,7 @@ fn budgets(overview: &Overview) -> String {
         vec![text(&budget.budget), format!("{:.2}", budget.spent_usd), limit, tokens, grouped(budget.refused)]
     };
     let rows: Vec<Vec<String>> = overview.budgets.iter().take(MAX_ROWS).map(row).collect();
-    if rows.is_empty() { String::new() } else { table(&["budget", "#spent ($)", "#limit ($)", "#tokens", "#refused"], &rows) }
+    if rows.is_empty() { String::new() } else { table(&["budget", "#spent ($)", "#limit ($)", "#tokens", "#blocked"], &rows) }
 }
 
 #[cfg(test)]

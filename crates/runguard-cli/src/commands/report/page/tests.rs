@@ -145,7 +145,7 @@ fn a_week_is_shown_whole() {
     for said in [
         "What to do",
         "Decisions over time",
-        "Why steps were refused",
+        "Why steps were blocked",
         "Saved, by guard",
         "Handoff chains",
         "Knowledge base topics",
