@@ -453,6 +453,9 @@ fn begin(path: &Path, detail: Detail) -> Result<Begun, OpenError> {
     guess_with(Records::new(input), first, Begun::Told).ok_or_else(|| OpenError::Unknown { path: path.to_owned() })
 }
 
+/// Pieces in front of the first record that are kept; with more the file is opened again.
+const MOST_BEFORE: usize = 64;
+
 /// What a file of packed runs begins with.
 const PACKED: &[u8] = b"RGRUNS\n";
 
@@ -484,7 +487,10 @@ fn guess_with<R: BufRead, T>(mut records: Records<R>, first: impl FnOnce(First<'
         && let Some(piece) = records.next()
     {
         let Piece::Record { line, bytes } = piece else {
-            before.push_back(piece);
+            // Behind a record nobody asks for them, and a file that has many has no format that the first one tells.
+            if looked_at == 0 && before.len() <= MOST_BEFORE {
+                before.push_back(piece);
+            }
             continue;
         };
         looked_at += 1;
@@ -492,7 +498,7 @@ fn guess_with<R: BufRead, T>(mut records: Records<R>, first: impl FnOnce(First<'
         // What cannot be read may tell all the same what it was to be.
         let sketched = record.as_ref().map_or_else(|_| sketch::of(&bytes), |record| Some(sketch::of_value(record)));
         match (sketched.and_then(|sketched| sketch::format_of(&sketched)), record) {
-            (Some(sketch::Guess::Surely(format)), Ok(record)) if looked_at == 1 => {
+            (Some(sketch::Guess::Surely(format)), Ok(record)) if looked_at == 1 && before.len() <= MOST_BEFORE => {
                 return Some(first(First { format, records, before, line, record }));
             }
             (Some(sketch::Guess::Surely(format)), _) => return Some(told(format)),

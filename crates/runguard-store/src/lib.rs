@@ -23,7 +23,7 @@ mod trusted_time;
 
 pub use cluster::{Cluster, ClusterHealth, ClusterOptions, Fingerprints, LogKept, RETIRE_EVERY, SharedClock};
 pub use embedded::journal::JOURNAL_PREFIX;
-pub use embedded::schema::{LOG_FILE, is_in_use};
+pub use embedded::schema::{INDEX_FILE, LOG_FILE, is_in_use};
 pub use embedded::{Durability, Embedded, Options, Role, bring_home};
 pub use error::{OpenError, StoreError};
 pub use key::{Family, Key, Names};

@@ -1,6 +1,6 @@
 //! `runguard explain`: one recorded run, step by step.
 
-use super::data_folder::Copies;
+use super::data_folder::{Copies, remove_copies_when_stopped};
 use super::watched::{GuardArgs, ReadArgs, ThresholdArgs};
 use crate::failure::Failure;
 use crate::output;
@@ -76,7 +76,8 @@ impl Explain {
             )));
         }
         let files = files_of(&self.files)?;
-        let copies = Copies::where_rows_wait(wanted.file().into_iter().chain(&files))?;
+        remove_copies_when_stopped();
+        let copies = Copies::where_rows_wait(wanted.file().into_iter().chain(&files));
         let recorded = Recorded { format: self.read.format, instead: copies.instead(), ..Recorded::of(&files, &labels) };
         let (run, others) = find(&wanted, &recorded).map_err(|error| match error {
             NotFound::Unreadable(_) => Failure::Usage(error.to_string()),

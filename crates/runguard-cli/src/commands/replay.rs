@@ -2,7 +2,7 @@
 
 mod preview;
 
-use super::data_folder::Copies;
+use super::data_folder::{Copies, remove_copies};
 use super::serve::stop_signal;
 use super::watched::{GuardArgs, ReadArgs, ThresholdArgs, one_of};
 use crate::failure::Failure;
@@ -87,10 +87,10 @@ impl Replay {
         if let Some(out) = self.writes_over(&files) {
             return Err(Failure::Usage(format!("{} is one of the files to read; write to another", out.display())));
         }
-        let copies = Copies::where_rows_wait(&files)?;
         let threads = self.threads.map_or_else(|| thread::available_parallelism().map_or(1, usize::from), usize::from);
         let progress = Arc::new(Progress::default());
         listen(progress.clone());
+        let copies = Copies::where_rows_wait(&files);
         let bar = Bar::show(&files, progress.clone());
         let started = Instant::now();
         let recorded = Recorded { files: &files, given: &self.files, format: self.read.format, labels: &labels, instead: copies.instead() };
@@ -154,6 +154,7 @@ fn listen(progress: Arc<Progress>) {
             progress.cancel();
             stop_signal().await;
         });
+        remove_copies();
         std::process::exit(130);
     });
 }

@@ -2,7 +2,7 @@
 
 mod plot;
 
-use super::data_folder::Copies;
+use super::data_folder::{Copies, remove_copies_when_stopped};
 use super::explain::{files_of, write};
 use super::watched::{ReadArgs, ThresholdArgs};
 use crate::failure::Failure;
@@ -160,7 +160,8 @@ impl Tune {
         }
         let options = self.options()?;
         let (files, labels) = (files_of(&self.files)?, self.read.labels()?);
-        let copies = Copies::where_rows_wait(&files)?;
+        remove_copies_when_stopped();
+        let copies = Copies::where_rows_wait(&files);
         let recorded = Recorded { files: &files, given: &self.files, format: self.read.format, labels: &labels, instead: copies.instead() };
         let gathered = Self::gathered(&recorded, &options)?;
         let summary = tune(&gathered, &options);

@@ -165,33 +165,38 @@ fn flattened<'a>(attributes: &Attributes<'a>, prefix: &str) -> Option<Value<'a>>
         let Some(value) = value.as_text() else { continue };
         let message: &mut Flat<'a> = messages.entry(index).or_default();
         match rest.split_once('.') {
-            None => message.plain.insert(rest.to_owned(), Value::String(value.clone())),
+            None => message.plain.push((rest.to_owned().into(), Value::String(value.clone()))),
             Some(("tool_calls", rest)) => {
                 let Some((call, member)) = rest.split_once(".tool_call.") else { continue };
                 let Ok(call) = call.parse() else { continue };
-                let call: &mut Map<'_> = message.calls.entry(call).or_default();
-                call.insert(member.trim_start_matches("function.").to_owned(), Value::String(value.clone()));
+                let call: &mut Members<'_> = message.calls.entry(call).or_default();
+                call.push((member.trim_start_matches("function.").to_owned().into(), Value::String(value.clone())));
             }
             Some(("contents", rest)) if rest.ends_with(".message_content.text") => message.texts.push(value.to_cow()),
             Some(_) => {}
         }
     }
     let whole = |message: Flat<'a>| {
-        let mut whole = message.plain;
+        let mut whole: Map<'_> = message.plain.into_iter().collect();
         if !message.texts.is_empty() {
             whole.insert("content", message.texts.join("\n").into());
         }
-        whole.insert("tool_calls", Value::Array(message.calls.into_values().map(Value::Object).collect()));
+        whole.insert(
+            "tool_calls",
+            Value::Array(message.calls.into_values().map(|call| Value::Object(call.into_iter().collect())).collect()),
+        );
         Value::Object(whole)
     };
     (!messages.is_empty()).then(|| Value::Array(messages.into_values().map(whole).collect()))
 }
 
+type Members<'a> = Vec<(Cow<'a, str>, Value<'a>)>;
+
 #[derive(Default)]
 struct Flat<'a> {
-    plain: Map<'a>,
+    plain: Members<'a>,
     texts: Vec<Cow<'a, str>>,
-    calls: BTreeMap<usize, Map<'a>>,
+    calls: BTreeMap<usize, Members<'a>>,
 }
 
 /// The conventions count cached tokens as part of the input.
@@ -207,17 +212,21 @@ fn spent(model: &str, attributes: &Attributes<'_>) -> Spent {
     Spent::of(model, &usage, cost)
 }
 
+fn service_of<'a>(resource: &'a Attributes<'_>) -> &'a str {
+    text(resource, &["service.name"])
+}
+
 impl Otlp {
     /// A span whose attributes are plain, and those that hang in it, in the order they stand.
     fn nested(&mut self, line: u64, span: &Value<'_>, out: &mut Out) {
         let plain = |name: &str| span.get(name).and_then(Value::as_object).cloned().unwrap_or_default();
-        self.span(line, span, plain("span_attributes"), &plain("resource_attributes"), out);
+        self.span(line, span, plain("span_attributes"), service_of(&plain("resource_attributes")), out);
         for child in list(span, "child_spans") {
             self.nested(line, child, out);
         }
     }
 
-    fn span(&mut self, line: u64, span: &Value<'_>, attributes: Attributes<'_>, resource: &Attributes<'_>, out: &mut Out) {
+    fn span(&mut self, line: u64, span: &Value<'_>, attributes: Attributes<'_>, service: &str, out: &mut Out) {
         let id = member(span, "spanId", "span_id").and_then(Value::as_str).unwrap_or_default();
         let trace = member(span, "traceId", "trace_id").and_then(Value::as_str).unwrap_or_default();
         if id.is_empty() || trace.is_empty() {
@@ -232,7 +241,6 @@ impl Otlp {
         let Some(kind) = kind_of(&attributes) else { return };
         let conversation = text(&attributes, &["gen_ai.conversation.id", "session.id"]);
         let run = if conversation.is_empty() { trace } else { conversation };
-        let service = text(resource, &["service.name"]);
         let agent = text(&attributes, &["gen_ai.agent.name", "gen_ai.agent.id"]);
         let span = what(kind, span, &attributes).map(|what| Span {
             id: id.to_owned(),
@@ -282,7 +290,7 @@ impl Reader for Otlp {
             } else if record.get("span_attributes").is_some() {
                 self.nested(line, &record, out);
             } else if member(&record, "traceId", "trace_id").is_some() {
-                self.span(line, &record, attributes_of(&record), &Attributes::default(), out);
+                self.span(line, &record, attributes_of(&record), "", out);
             } else if !["resourceMetrics", "resourceLogs"].iter().any(|name| record.get(name).is_some()) {
                 out.broken(line, "neither a message of spans (resourceSpans) nor a span");
             }
@@ -290,9 +298,10 @@ impl Reader for Otlp {
         };
         for resource in resources.as_array().into_iter().flatten() {
             let about = resource.get("resource").map(attributes_of).unwrap_or_default();
+            let service = service_of(&about);
             let scopes = ["scopeSpans", "scope_spans", "instrumentationLibrarySpans"];
             for span in scopes.iter().flat_map(|name| list(resource, name)).flat_map(|scope| list(scope, "spans")) {
-                self.span(line, span, attributes_of(span), &about, out);
+                self.span(line, span, attributes_of(span), service, out);
             }
         }
     }

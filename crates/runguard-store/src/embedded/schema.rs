@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 pub const LOG_FILE: &str = "runguard.db";
-pub(crate) const INDEX_FILE: &str = "index.db";
+pub const INDEX_FILE: &str = "index.db";
 const LOCK_FILE: &str = "lock";
 
 /// Rows of the log are written in batches: larger pages mean fewer writes for the same bytes.
@@ -95,7 +95,7 @@ CREATE TABLE IF NOT EXISTS progress (
 /// Whether a running service (or a command that writes) has the folder.
 pub fn is_in_use(folder: &Path) -> bool {
     // Asked without making the file: a folder that nobody has used stays as it is.
-    let lock = fs::File::options().write(true).open(folder.join(LOCK_FILE));
+    let lock = fs::File::open(folder.join(LOCK_FILE));
     lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(fs::TryLockError::WouldBlock)))
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The folder is copied first: the past is read, and what reads it must not change it.
 
-use crate::commands::data_folder::{copy_of, data_folder};
+use crate::commands::data_folder::{FolderCopy, Part, data_folder};
 use crate::commands::preview::show;
 use crate::failure::Failure;
 use crate::output;
@@ -63,7 +63,8 @@ pub(super) fn of_logs(files: &[PathBuf], changes: &Tree) -> Result<Vec<OfGuard>,
             let folder = folder.display();
             return Err(Failure::Failed(format!("{folder} is used by a service that runs; stop it, or ask it with `runguard preview`")));
         }
-        let copy = copy_of(folder)?;
+        let failed = |error| Failure::Failed(format!("cannot copy {} to read it: {error}", folder.display()));
+        let copy = FolderCopy::of(folder, Part::LogAndIndex).map_err(failed)?;
         let runtime = tokio::runtime::Runtime::new()?;
         for (guard, report) in runtime.block_on(decide_again(copy.path(), &guards))? {
             previews.push(OfGuard { guard, folder: folder.to_owned(), report });
