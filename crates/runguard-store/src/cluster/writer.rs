@@ -127,54 +127,50 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
     let started = Instant::now();
     let (swaps, members): (Vec<Swap>, Vec<Vec<usize>>) = combined.into_iter().map(|one| (one.swap, one.proposals)).unzip();
     let (mut again, mut looked) = (0_u32, 0_u32);
-    let give_up = |result: ProposalResult| {
-        for proposal in proposals {
-            inner.cells.settle(proposal, &SwapReply::None);
+    let mut answers: Vec<Option<Swapped>> = vec![None; swaps.len()];
+    // What becomes of those without an answer.
+    let rest = loop {
+        let left: Vec<usize> = (0..swaps.len()).filter(|place| answers[*place].is_none()).collect();
+        if left.is_empty() {
+            break ProposalResult::Away;
         }
-        vec![result; proposals.len()]
-    };
-    // What was sent may have arrived unheard, or may come twice and be refused only the first time.
-    let leave = |was_sent: bool| {
-        if !was_sent {
-            return give_up(ProposalResult::Away);
-        }
-        inner.unconfirmed.give_up(proposals.iter().map(|proposal| proposal.id.as_str()).filter(|id| !id.is_empty()));
-        give_up(ProposalResult::Doubtful)
-    };
-    let answers = loop {
         // Whoever tends to the database's health says when it is back: nothing is sent before.
         if !inner.health.wait_until_back(inner.options.patience).await {
-            return leave(again > 0);
+            // What was sent may have arrived.
+            break if again == 0 { ProposalResult::Away } else { ProposalResult::Doubtful };
         }
+        let sent: Vec<Swap> = left.iter().map(|place| swaps[*place].clone()).collect();
         // The database was away, and others may have decided alone meanwhile: what is not in it is decided again, knowing that. Once each
         // time: looking puts what is under way out of action, ours as well.
-        if again > looked && inner.health.of_shared_states() == StoreHealth::Behind && was_not_written(inner, &swaps, sent_at).await {
-            return give_up(ProposalResult::Raced);
+        if again > looked && inner.health.of_shared_states() == StoreHealth::Behind && was_not_written(inner, &sent, sent_at).await {
+            break ProposalResult::Raced;
         }
         looked = again;
         let asked = async {
             match tokio::time::timeout(GATE, inner.gate.read()).await {
-                Ok(_gate) if !inner.health.is_unbuilt() => inner.link.swap(swaps.clone()).await,
+                Ok(_gate) if !inner.health.is_unbuilt() => inner.link.swap(sent).await,
                 Ok(_) | Err(_) => Err(LinkError::Away("its states are being built".into())),
             }
         };
         let answered = tokio::time::timeout_at(started + inner.options.patience, asked).await;
         match answered.unwrap_or_else(|_| Err(LinkError::Away("no answer in time".into()))) {
-            Ok(answers) if !answers.contains(&Swapped::Fenced) => break answers,
-            // Decided again, knowing what is to be known. If it was sent before, it is not known what became of that.
-            Ok(answers) => {
-                if let Err(error) = recovery::say_what_waits(inner).await {
+            Ok(found) => {
+                // Decided again, knowing what is to be known.
+                if found.contains(&Swapped::Fenced)
+                    && let Err(error) = recovery::say_what_waits(inner).await
+                {
                     inner.health.away(&error, started);
                 }
-                if again == 0 {
-                    break answers;
-                }
+                // If it was sent before, it is not known what became of that: it is sent again as it is.
+                let tells = |answer: &Swapped| again == 0 || *answer != Swapped::Fenced;
+                left.into_iter().zip(found).filter(|(_, answer)| tells(answer)).for_each(|(place, answer)| answers[place] = Some(answer));
             }
             Err(error) => {
                 inner.health.away(&error, started);
                 again += 1;
+                // It may come twice, and be refused only the first time.
                 if matches!(error, LinkError::Refused(_)) && again > 1 {
-                    return leave(true);
+                    break ProposalResult::Doubtful;
                 }
             }
         }
@@ -184,32 +180,31 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
     let mut unconfirmed = Vec::new();
     for ((swap, members), answer) in swaps.into_iter().zip(members).zip(answers) {
         let (result, answer) = match answer {
-            Swapped::Done => {
+            None => (rest, SwapReply::None),
+            Some(Swapped::Done) => {
                 inner.health.has_room();
                 (ProposalResult::Done, SwapReply::Done)
             }
-            Swapped::Fenced => (ProposalResult::Raced, SwapReply::None),
-            Swapped::Full => {
+            Some(Swapped::Fenced) => (ProposalResult::Raced, SwapReply::None),
+            Some(Swapped::Full) => {
                 inner.health.full();
                 // What was sent twice may still arrive once there is room: were it tried again it could count twice.
-                inner.unconfirmed.give_up(members.iter().map(|member| proposals[*member].id.as_str()).filter(|id| !id.is_empty()));
                 (ProposalResult::Doubtful, SwapReply::None)
             }
-            Swapped::Raced(values) => {
+            Some(Swapped::Raced(values)) => {
                 let found: HashMap<u128, Value> = swap.cells.iter().map(|cell| number_of(&cell.name)).zip(values).collect();
-                let ids = || members.iter().map(|member| proposals[*member].id.as_str()).filter(|id| !id.is_empty());
                 let is_there = if again > 0 && !swap.entry.is_empty() { was_written(inner, &swap, sent_at).await } else { Some(false) };
                 let result = match is_there {
                     Some(true) => ProposalResult::Done,
                     Some(false) => ProposalResult::Raced,
-                    None => {
-                        inner.unconfirmed.give_up(ids());
-                        ProposalResult::Doubtful
-                    }
+                    None => ProposalResult::Doubtful,
                 };
                 (result, SwapReply::Found(found))
             }
         };
+        if result == ProposalResult::Doubtful {
+            inner.unconfirmed.give_up(members.iter().map(|member| proposals[*member].id.as_str()).filter(|id| !id.is_empty()));
+        }
         for member in members {
             inner.cells.settle(&proposals[member], &answer);
             results[member] = result;
