@@ -138,7 +138,7 @@ pub(crate) fn remove_copies() {
 pub(crate) fn remove_copies_when_stopped() {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     thread::spawn(move || {
-        runtime.block_on(stop_signal());
+        runtime.block_on(async { stop_signal().await });
         remove_copies();
         std::process::exit(130);
     });
