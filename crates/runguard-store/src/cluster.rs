@@ -402,8 +402,13 @@ impl Inner {
 
     /// A swap of nothing says whether the database is the one we know, on a connection that was looked through.
     async fn is_the_one_we_know(&self) -> bool {
+        self.swap_nothing().await.is_ok()
+    }
+
+    /// The same, and why not.
+    async fn swap_nothing(&self) -> Result<(), LinkError> {
         let nothing = |partition| Swap { partition, cells: Vec::new(), entry: Vec::new() };
-        self.swap((0..self.partitions).map(nothing).collect()).await.is_ok()
+        self.swap((0..self.partitions).map(nothing).collect()).await.map(drop)
     }
 
     /// Waits until the log has everything that was decided before. `false`: not in time.

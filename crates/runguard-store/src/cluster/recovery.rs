@@ -257,8 +257,12 @@ async fn look(inner: &Inner) -> Result<(), LinkError> {
     learn_time(inner).await?;
     if !inner.health.is_away() {
         let is_ours = is_built(inner, inner.health.generation.load(Ordering::Acquire)).await? && !inner.link.is_older().await?;
-        if is_ours && inner.is_the_one_we_know().await {
-            return Ok(());
+        if is_ours {
+            match inner.swap_nothing().await {
+                Err(error) if error.is_emptied() => {}
+                // One that refuses is not another one: it is asked again after a while, not at once.
+                answered => return answered,
+            }
         }
         inner.health.away(&LinkError::emptied(), asked);
     }
@@ -272,6 +276,8 @@ async fn look(inner: &Inner) -> Result<(), LinkError> {
     }
     // Before the first answer from the shared states: what was decided alone is not in them.
     say_what_waits(inner).await?;
+    // It answers, but does it take anything?
+    inner.swap_nothing().await?;
     inner.health.joined(run);
     Ok(())
 }
