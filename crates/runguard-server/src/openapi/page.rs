@@ -6,6 +6,7 @@
 use super::examples;
 use super::log_routes::log_routes;
 use crate::problem;
+use crate::routes::dashboard::colours;
 use runguard_core::shown::html;
 use runguard_guards::guard::{AnswerKind, ROUTES, Route};
 use runguard_guards::input::{Field, Kind};
@@ -20,8 +21,7 @@ const HEAD: &str = concat!(
     "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>RunGuard API</title>",
     "<style>",
     include_str!("page.css"),
-    "</style>",
-    "<script src=\"/dashboard/docs.js\" defer></script></head><body>",
+    "</style><script src=\"/dashboard/docs.js\" defer></script>",
 );
 
 const WORDS: &str = concat!(
@@ -38,7 +38,7 @@ pub fn page() -> String {
             methods.as_object().into_iter().flatten().map(|(method, operation)| (*path, method.to_uppercase(), operation))
         })
         .collect();
-    let mut out = String::from(HEAD);
+    let mut out = format!("{HEAD}<style>{}</style></head><body>", colours());
     out.push_str("<nav aria-label=\"Routes\"><ul><li><a href=\"/\">Dashboard</a></ul><b>Guards</b><ul>");
     for route in ROUTES {
         entry(&mut out, "POST", route.path);

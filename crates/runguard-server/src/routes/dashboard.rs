@@ -55,6 +55,12 @@ files! {
     "uPlot-LICENSE.txt", TEXT, "vendor/uplot/LICENSE";
 }
 
+/// The colours of all pages: what the style begins with.
+pub(crate) fn colours() -> &'static str {
+    let style = FILES.iter().find(|(name, ..)| *name == "style.css").map_or("", |(.., style)| style);
+    style.split_inclusive("\n}\n").next().unwrap_or_default()
+}
+
 struct File {
     name: &'static str,
     content_type: HeaderValue,
