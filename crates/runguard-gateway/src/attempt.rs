@@ -17,7 +17,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Either, Full, Limited};
+use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use runguard_core::Reason;
 use runguard_core::prices::{Prompt, USUAL_BYTES_A_TOKEN, Usage};
@@ -294,8 +294,7 @@ impl Asking<'_> {
     async fn whole(&self, passed: Passed, response: Response<Incoming>) -> (Reply, Told) {
         let Passed { question, run, set_aside, mut guards, shortened, paid_output, found_again, .. } = passed;
         let (head, body) = response.into_parts();
-        let collected = Limited::new(body, MOST_ANSWER_BYTES).collect().await;
-        let Ok(body) = collected.map(http_body_util::Collected::to_bytes) else {
+        let Some(body) = pieces::whole(body, MOST_ANSWER_BYTES).await else {
             let worst = question.worst(paid_output);
             let used = if head.status.is_success() { Used::Counted { model: None, usage: &worst } } else { Used::Nothing };
             self.gateway.runs.settle(&guards, set_aside, used).await;

@@ -49,6 +49,7 @@ use runguard_engine::settings::{GatewaySettings, OnLoop, OnStop, Settings, Upstr
 use runguard_engine::telemetry::TraceContext;
 use runguard_engine::{Caller, Engine, Role, Safe};
 use runguard_guards::input::PassedCall;
+use runguard_http::load::Share;
 use runguard_http::reply::Reply;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -143,15 +144,26 @@ impl Gateway {
         }
     }
 
-    /// Answers a request to a provider.
-    pub async fn answer(self: Arc<Self>, engine: Arc<Engine>, caller: Arc<Caller>, passing: Passing, request: Request<Bytes>) -> Reply {
+    /// Answers a request to a provider. It is under way, for its caller's share, until it is settled: also when the caller has gone, or has the
+    /// head of a stream.
+    pub async fn answer(
+        self: Arc<Self>,
+        engine: Arc<Engine>,
+        caller: Arc<Caller>,
+        mut share: Share,
+        passing: Passing,
+        request: Request<Bytes>,
+    ) -> Reply {
         let dialect = passing.dialect;
         let (send, reply) = oneshot::channel();
         let now = request.headers().get(NOW_HEADER).map(|value| Bytes::copy_from_slice(value.as_bytes()));
         tokio::spawn(async move {
             let trace = request.headers().get("traceparent").and_then(|header| TraceContext::parse(header.as_bytes()));
-            let guards = Guards { engine, caller, now, call: PassedCall::default(), began: Instant::now(), trace };
+            let held = share.take_bytes();
+            let under_way = Arc::new(share);
+            let guards = Guards { engine, caller, now, call: PassedCall::default(), began: Instant::now(), trace, _under_way: under_way };
             let reply = self.handle(guards, &passing, request, &|| send.is_closed()).await;
+            drop(held);
             // A caller who is gone needs no reply; a stream notices it by itself.
             let _ = send.send(reply.unwrap_or_else(|refusal| refusal.into_reply(passing.dialect)));
         });

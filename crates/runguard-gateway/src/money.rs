@@ -13,6 +13,7 @@ use runguard_engine::{Asked, Caller, Engine, Safe};
 use runguard_guards::answer::Shape;
 use runguard_guards::guard::ROUTES;
 use runguard_guards::input::{Input, PassedCall};
+use runguard_http::load::Share;
 use serde::Deserialize;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -40,6 +41,8 @@ pub(crate) struct Guards {
     pub(crate) began: Instant,
     /// The caller's trace, where it tells one.
     pub(crate) trace: Option<TraceContext>,
+    /// The caller's share, until the last who has this is done.
+    pub(crate) _under_way: Arc<Share>,
 }
 
 impl Guards {

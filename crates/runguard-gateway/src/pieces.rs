@@ -3,7 +3,7 @@
 use crate::api::{Api, Dialect};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use runguard_http::aws::frames;
 use runguard_http::events::{Event, Splitter};
 use std::collections::VecDeque;
@@ -21,6 +21,27 @@ const MOST_SIGNS_BYTES: usize = 16 * 1024;
 
 /// One frame is at most this long.
 const MOST_FRAME_BYTES: usize = 8 * 1024 * 1024;
+
+/// An answer in one piece; nothing where it breaks off, is longer than that, or stands still.
+pub(crate) async fn whole<B: Body<Data = Bytes> + Unpin>(mut body: B, most: usize) -> Option<Bytes> {
+    let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
+    while let Some(frame) = tokio::time::timeout(IDLE, body.frame()).await.ok()? {
+        let Ok(piece) = frame.ok()?.into_data() else { continue };
+        if first.len().max(rest.len()) + piece.len() > most {
+            return None;
+        }
+        // Most come in one piece: no copy.
+        if first.is_empty() {
+            first = piece;
+        } else {
+            if rest.is_empty() {
+                rest.extend_from_slice(&first);
+            }
+            rest.extend_from_slice(&piece);
+        }
+    }
+    Some(if rest.is_empty() { first } else { rest.freeze() })
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("one event of the stream is too long, or has a length that cannot be")]
@@ -185,5 +206,18 @@ mod tests {
         let mut endless = Pieces::of(Api::Converse);
         endless.push(&(MOST_FRAME_BYTES as u32).to_be_bytes()).unwrap();
         assert!((0..9).any(|_| endless.push(&vec![0; 1024 * 1024]).is_err()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_stands_still_is_not_waited_for() {
+        use axum::body::Body;
+        use futures_util::stream::{self, StreamExt};
+        let pieces = |texts: &'static [&'static str]| stream::iter(texts.iter().map(|text| Ok::<_, std::io::Error>(Bytes::from(*text))));
+        assert_eq!(whole(Body::from_stream(pieces(&["{", "", "}"])), 2).await.as_deref(), Some(&b"{}"[..]));
+        assert_eq!(whole(Body::from_stream(pieces(&[])), 2).await.as_deref(), Some(&b""[..]));
+        assert_eq!(whole(Body::from_stream(pieces(&["{", "1", "}"])), 2).await, None, "longer than that");
+        let began = Instant::now();
+        assert_eq!(whole(Body::from_stream(pieces(&["{"]).chain(stream::pending())), 2).await, None);
+        assert_eq!(began.elapsed(), IDLE);
     }
 }

@@ -15,7 +15,7 @@ pub const SMALL: usize = 64 * 1024;
 /// The longest body of any route.
 pub const LARGE: usize = 1024 * 1024;
 /// A body that is too large is still read up to here and thrown away, so that the client sees our answer and not a broken
-/// connection.
+/// connection. A route that takes more reads as much as it takes.
 const MAX_DRAIN: usize = 16 * 1024 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -29,7 +29,7 @@ pub struct Limit {
 /// The whole body. What is held of it counts against the caller's share.
 pub async fn read<B: Body<Data: Buf> + Unpin>(body: B, limit: Limit, share: &mut Share) -> Result<Bytes, Problem> {
     let too_large = || Problem::too_large(limit.bytes, limit.advice);
-    if body.size_hint().lower() > MAX_DRAIN as u64 {
+    if body.size_hint().lower() > MAX_DRAIN.max(limit.bytes) as u64 {
         return Err(too_large());
     }
     let mut collecting = pin!(collect(body, limit.bytes, share));
@@ -50,7 +50,7 @@ async fn collect<B: Body<Data: Buf> + Unpin>(mut body: B, limit: usize, share: &
         let Ok(mut data) = frame.map_err(|_| Problem::broken_body())?.into_data() else { continue };
         let piece = data.remaining();
         length += piece;
-        if length > MAX_DRAIN {
+        if length > MAX_DRAIN.max(limit) {
             break;
         }
         if length > limit {
@@ -104,6 +104,18 @@ mod tests {
             let body = Body::from_stream(stream::iter((0..pieces).map(move |_| Ok::<_, Infallible>(piece.clone()))));
             let read = read(body, LIMIT, &mut Share::unbounded()).await;
             assert_eq!(read.is_ok_and(|body| body.len() == pieces * 1024), fits);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_route_that_takes_much_takes_all_of_it() {
+        let limit = Limit { bytes: 2 * MAX_DRAIN, advice: "" };
+        let piece = Bytes::from(vec![b'x'; MAX_DRAIN / 2 + 1]);
+        for (pieces, fits) in [(3, true), (4, false)] {
+            let piece = piece.clone();
+            let body = Body::from_stream(stream::iter((0..pieces).map(move |_| Ok::<_, Infallible>(piece.clone()))));
+            let read = read(body, limit, &mut Share::unbounded()).await;
+            assert_eq!(read.is_ok_and(|body| body.len() == pieces * (MAX_DRAIN / 2 + 1)), fits);
         }
     }
 }

@@ -156,10 +156,32 @@ impl Share {
     }
 }
 
+impl Share {
+    /// The bytes that it holds, to be given back by themselves: a request may be under way for longer than its body is in memory.
+    pub fn take_bytes(&mut self) -> HeldBytes {
+        HeldBytes { levels: self.levels.clone(), held: std::mem::take(&mut self.held) }
+    }
+}
+
 impl Drop for Share {
     fn drop(&mut self) {
+        drop(self.take_bytes());
         for level in self.levels.iter().flatten() {
             level.in_flight.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What a request holds in memory. It is given back when this is dropped.
+#[derive(Debug)]
+pub struct HeldBytes {
+    levels: Option<[Arc<Level>; 2]>,
+    held: u64,
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        for level in self.levels.iter().flatten() {
             level.bytes.fetch_sub(self.held, Ordering::Relaxed);
         }
     }
@@ -187,6 +209,22 @@ mod tests {
         assert!(loads.enter(Who { key: "x", tenant: "another" }, &limits).is_ok());
         drop(held);
         assert!(loads.enter(WHO, &limits).is_ok() && loads.enter(third, &limits).is_ok());
+    }
+
+    #[test]
+    fn a_request_may_be_under_way_without_its_bytes() {
+        let (loads, limits) = (Loads::default(), limits(2, 100));
+        let mut first = loads.enter(WHO, &limits).unwrap();
+        first.hold(80).unwrap();
+        let bytes = first.take_bytes();
+        let mut second = loads.enter(WHO, &limits).unwrap();
+        assert!(second.hold(30).is_err(), "they are held by whoever took them");
+        drop((bytes, second));
+        let mut second = loads.enter(WHO, &limits).unwrap();
+        second.hold(90).unwrap();
+        assert!(loads.enter(WHO, &limits).is_err(), "the first is still under way");
+        drop(first);
+        assert!(loads.enter(WHO, &limits).is_ok());
     }
 
     #[test]

@@ -163,7 +163,7 @@ impl Service {
             Err(problem) => return passing.problem(problem.plain()),
         };
         let request = Request::from_parts(head, body);
-        app.gateway.clone().answer(app.engine.clone(), caller, passing, request).await
+        app.gateway.clone().answer(app.engine.clone(), caller, share, passing, request).await
     }
 
     /// The key comes before the body: whoever has none makes us read nothing.

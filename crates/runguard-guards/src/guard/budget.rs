@@ -181,7 +181,9 @@ impl Decide for Request {
     /// A reservation is settled once: whoever tells of it again, because an answer was lost, has not paid again.
     fn once(&self) -> Option<String> {
         let reservation = self.reservation.as_deref().filter(|_| self.act == Act::Commit)?;
-        Some(["commit", &self.session_id, &self.budget, reservation].join("\0"))
+        // What a caller says of a door's reservation is not the door's word.
+        let who = if self.call.is_some() { "passed" } else { "commit" };
+        Some([who, &self.session_id, &self.budget, reservation].join("\0"))
     }
 
     fn warnings(&self, settings: &Settings) -> Vec<String> {

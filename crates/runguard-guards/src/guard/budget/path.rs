@@ -2,7 +2,6 @@
 //! them, and which of their limits stand against it.
 
 use super::answer::{Block, Nearest};
-use super::request::reservation_number;
 use super::routes::Act;
 use super::scopes::Drawn;
 use super::settings::{Settings, ceiling};
@@ -83,7 +82,7 @@ impl Request {
                     }
                 }
                 Act::Reserve => {
-                    let (id, expires) = (reservation_number(moment.decision_id), moment.now.plus(settings.reservation));
+                    let (id, expires) = (self.number_of_reservation(moment.decision_id), moment.now.plus(settings.reservation));
                     push(match self.unsettled {
                         Unsettled::Free => Entry::Reserved { id, cost, expires },
                         Unsettled::Spent => Entry::ReservedOrSpent { id, cost, expires },

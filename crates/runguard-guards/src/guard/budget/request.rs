@@ -92,7 +92,14 @@ impl Request {
     }
 
     pub(super) fn reservation_number(&self) -> Option<u64> {
-        self.reservation.as_deref().map(reservation_number)
+        self.reservation.as_deref().map(|id| self.number_of_reservation(id))
+    }
+
+    /// The number a reservation is known by in events. What a door of this service set aside for a call that it passes on has one that no
+    /// caller's id can have: whoever knows its id from an answer, or from the log, does not settle it in the door's place.
+    pub(super) fn number_of_reservation(&self, id: &str) -> u64 {
+        let [by_caller, by_door] = reservation_numbers(id);
+        if self.call.is_some() { by_door } else { by_caller }
     }
 
     pub(super) fn key_number(&self) -> Option<u64> {
@@ -122,7 +129,9 @@ pub(super) fn calls(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// The number a reservation is known by in events.
-pub(super) fn reservation_number(id: &str) -> u64 {
-    number_of(id)
+/// The numbers that a reservation of this id may have: a caller's, and a door's.
+pub(super) fn reservation_numbers(id: &str) -> [u64; 2] {
+    const BY_DOOR: u64 = 1 << 63;
+    let number = number_of(id);
+    [number & !BY_DOOR, number | BY_DOOR]
 }

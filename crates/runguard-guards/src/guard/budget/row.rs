@@ -1,7 +1,7 @@
 //! A budget's part of a log row: what is kept of a request, how the budget stands, the request again.
 
 use super::answer::{OF_PARENT, OF_SCOPE};
-use super::request::{calls, reservation_number};
+use super::request::{calls, reservation_numbers};
 use super::routes::Act;
 use super::{Event, Request, SLOT};
 use crate::input::PassedCall;
@@ -216,7 +216,7 @@ impl Retell for Retelling {
         let (kept, said): (Kept<'_>, Said<'_>) = (logged::read(&row.input), logged::read(&row.answer));
         let act = &*kept.act;
         if act == "reserve" {
-            self.reservations.insert(reservation_number(&row.id), row.id.clone());
+            self.reservations.extend(reservation_numbers(&row.id).map(|number| (number, row.id.clone())));
         }
         // The events of the session's own budget.
         let own = logged.effects.iter().filter(|effect| effect.slot == SLOT.number).find_map(|effect| {

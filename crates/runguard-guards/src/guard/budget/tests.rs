@@ -6,9 +6,9 @@ use super::answer::Nearest;
 use super::row::{read_shown, shown};
 use super::{CHECK_ROUTE, RECORD_ROUTE, Settings};
 use crate::answer::Value;
-use crate::guard::Operation;
 use crate::guard::properties::{Story, operation};
-use crate::input::Input;
+use crate::guard::{Operation, ROUTES};
+use crate::input::{Input, PassedCall};
 use crate::policy::{GuardSettings, Policy};
 use runguard_core::calendar::Period;
 use runguard_core::ledger::{Cost, Limits, MAX_STORED_RESERVATIONS, Scope, scope_label};
@@ -410,6 +410,37 @@ fn what_another_set_aside_in_a_scope_is_not_settled() {
         story.at(1).run(&*operation(&format!("/guard/budget/{act}"), strange));
         assert_eq!(story.fact("known"), Some(false.into()), "{act}");
         assert_eq!(story.at(2).refuses(&*drawing("reserve", "c", 0.1, json!([]))), Reason::BudgetExceeded, "{act}");
+    }
+}
+
+#[test]
+fn what_a_door_set_aside_is_settled_by_that_door_alone() {
+    let passed = |act: &str, more: Json| {
+        let route = ROUTES.iter().find(|route| route.path.ends_with(&format!("budget/{act}"))).unwrap();
+        let mut body = json!({"session_id": "key/run", "max_usd": 1.0});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let body = body.to_string();
+        let mut input = Input::read(body.as_bytes(), route.fields).unwrap();
+        let call = PassedCall::default();
+        input.call = Some(&call);
+        (route.read)(&input)
+    };
+    for act in ["release", "commit"] {
+        let mut story = Story::default();
+        assert!(story.at(0).allows(&*passed("reserve", json!({"usd": 0.9, "if_unsettled": "spent"}))));
+        let Some(Value::Text(id)) = story.fact("reservation_id") else { panic!("it is granted") };
+        let strange = json!({"session_id": "key/run", "usd": 0.0, "reservation_id": id});
+        let strange = operation(&format!("/guard/budget/{act}"), strange);
+        story.at(1).run(&*strange);
+        assert_eq!(story.fact("known"), Some(false.into()), "{act}");
+        let settles = passed("commit", json!({"usd": 0.8, "reservation_id": id}));
+        assert_ne!(strange.once(), settles.once(), "who speaks first does not answer for the other");
+        assert!(story.at(2).allows(&*settles), "{act}");
+        assert_eq!(
+            ["known", "spent_usd", "reserved_usd"].map(|name| story.fact(name)),
+            [Some(true.into()), Some(Value::Number(0.8)), Some(Value::Number(0.0))],
+            "{act}"
+        );
     }
 }
 
