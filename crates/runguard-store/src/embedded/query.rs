@@ -24,6 +24,8 @@ pub(crate) fn indexed_upto(reader: &Connection) -> Result<u64, rusqlite::Error> 
     Ok(reader.query_row("SELECT value FROM idx.progress WHERE name = 'indexed'", [], |row| row.get(0)).optional()?.unwrap_or(0))
 }
 
+/// Rows of a part that are read before their bytes are counted.
+const ROWS_OF_PIECE: usize = 250;
 const COLUMNS: &str = "l.seq, l.at, l.id, l.tenant, l.guard, l.kind, l.session, l.subject, l.outcome, l.reason, l.answer, l.input";
 
 fn borrow_row<'a>(row: &'a rusqlite::Row<'_>) -> Result<RowRef<'a>, rusqlite::Error> {
@@ -238,6 +240,34 @@ impl Embedded {
         limit: usize,
     ) -> Result<Vec<RowWithEffects>, StoreError> {
         self.blocking(search(self.inner.names, filter, order, after, limit, EFFECT_COLUMNS, read_with_effects)).await
+    }
+
+    /// The oldest rows after a number, as many as were asked for or have these bytes, each as `make` makes it on the thread that reads.
+    pub(crate) async fn part<T: Send + 'static>(
+        &self,
+        after: Option<u64>,
+        most: usize,
+        most_bytes: usize,
+        make: impl Fn(RowWithEffects) -> T + Send + 'static,
+    ) -> Result<Vec<T>, StoreError> {
+        let names = self.inner.names;
+        let read = move |connection: &Connection| {
+            let (mut part, mut bytes, mut after) = (Vec::new(), 0, after);
+            while part.len() < most && bytes < most_bytes {
+                let asked = ROWS_OF_PIECE.min(most - part.len());
+                let filter = RowFilter::default();
+                let piece = search(names, filter, Order::OldestFirst, after, asked, EFFECT_COLUMNS, read_with_effects)(connection)?;
+                let is_last = piece.len() < asked;
+                bytes += piece.iter().map(|kept| kept.row.answer.len() + kept.row.input.len() + kept.effects.len()).sum::<usize>();
+                after = piece.last().map_or(after, |kept| Some(kept.row.seq));
+                part.extend(piece.into_iter().map(&make));
+                if is_last {
+                    break;
+                }
+            }
+            Ok(part)
+        };
+        self.blocking(read).await
     }
 
     pub async fn row_numbers(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<u64>, StoreError> {
