@@ -130,7 +130,7 @@ pub struct Portions {
 
 impl Default for Portions {
     fn default() -> Self {
-        Self { read: 8_000, together: 32, of_one_state: 500, swaps: 64 }
+        Self { read: 16_000, together: 32, of_one_state: 500, swaps: 64 }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::cluster::alone::Local;
 use crate::cluster::cells::{Wanted, WantedRows, name_of, number_of};
-use crate::cluster::entry::{self, encode_row};
+use crate::cluster::entry::{self, decode_row, encode_row};
 use crate::cluster::link::CellName;
 use crate::cluster::recovery::{Erasures, PULSE, SHORT_PULSE, confirm, note_settled, say_what_waits};
 use crate::cluster::{FLUSH, Inner, OUTRUN, Shared, fitting};
@@ -137,7 +137,7 @@ async fn bring_late(inner: &Inner) -> Result<(), StoreError> {
 
 /// Brings rows home that the log does not have, and that were not erased meanwhile. `doubtful`: it may have some of them.
 async fn bring_unknown(inner: &Inner, mut rows: Vec<Kept>, doubtful: bool) -> Result<(), StoreError> {
-    if doubtful || inner.unconfirmed.doubts(rows.iter().map(|kept| kept.logged.row.id.as_str())) {
+    if doubtful || inner.unconfirmed.doubts(rows.iter().map(|kept| kept.row.id.as_str())) {
         // What was sent of them and has not arrived must not arrive after we have looked.
         inner.link.fence().await.map_err(|error| StoreError::Write(error.to_string()))?;
         if !inner.caught_up(FLUSH).await {
@@ -177,7 +177,7 @@ async fn bring_unknown(inner: &Inner, mut rows: Vec<Kept>, doubtful: bool) -> Re
 
 /// Those that the log has, and those that it does not have.
 async fn split_known(inner: &Inner, rows: Vec<Kept>) -> Result<(Vec<Kept>, Vec<Kept>), StoreError> {
-    let ids: Vec<String> = rows.iter().map(|kept| kept.logged.row.id.clone()).collect();
+    let ids: Vec<String> = rows.iter().map(|kept| kept.row.id.clone()).collect();
     let mut known = inner.log.knows(&ids).await?.into_iter();
     Ok(rows.into_iter().partition(|_| known.next() == Some(true)))
 }
@@ -186,7 +186,7 @@ async fn split_known(inner: &Inner, rows: Vec<Kept>) -> Result<(Vec<Kept>, Vec<K
 /// back, unless the request can be sent again and gets that answer.
 async fn take_back(inner: &Inner, refused: Vec<Kept>) -> Result<Vec<Kept>, StoreError> {
     let mut back = Vec::new();
-    let refused = refused.into_iter().map(|kept| kept.logged.row).filter(|row| row.outcome == Outcome::Blocked);
+    let refused = refused.into_iter().filter(|kept| kept.row.outcome == Outcome::Blocked).filter_map(|kept| decode_row(&kept.bytes));
     let granted = refused.map(|row| async move {
         let filter = RowFilter { id: Some(row.id.clone()), ..RowFilter::default() };
         let found = inner.log.rows_with_effects(filter, Order::NewestFirst, None, 1).await?;
@@ -252,7 +252,8 @@ pub(super) fn cells_of<'a>(rules: Rules, names: Names, tenant: &str, effects: &'
 /// A row, and what it did.
 #[derive(Debug)]
 struct Kept {
-    logged: RowWithEffects,
+    /// Without what it was asked and answered: the bytes have that.
+    row: Row,
     effects: Vec<Happened>,
     /// Of each effect: its cell, and what that lives with.
     places: SmallVec<[(CellName, u64); FEW]>,
@@ -261,14 +262,15 @@ struct Kept {
 }
 
 impl Kept {
-    fn of(Placed { rules, names, partitions }: Placed, logged: RowWithEffects) -> Result<Self, StoreError> {
+    fn of(Placed { rules, names, partitions }: Placed, mut logged: RowWithEffects) -> Result<Self, StoreError> {
         let effects = logged.happened();
         let places = {
             let cells = cells_of(rules, names, &logged.row.tenant, &effects);
             cells.iter().map(|cell| (name_of(cell, partitions), cell.group)).collect()
         };
         let bytes = encode_row(&logged.row, &logged.effects)?;
-        Ok(Self { logged, effects, places, bytes })
+        (logged.row.answer, logged.row.input) = Default::default();
+        Ok(Self { row: logged.row, effects, places, bytes })
     }
 
     fn cells(&self) -> impl Iterator<Item = (Cell<'_>, u128)> {
@@ -328,7 +330,7 @@ fn parcels_of(groups: Vec<Vec<Kept>>, together: Load) -> Vec<Vec<Vec<Kept>>> {
 }
 
 async fn bring_parcel(inner: &Inner, parcel: Vec<Vec<Kept>>, erased: Arc<Erasures>) -> Result<(), StoreError> {
-    let groups = parcel.iter().map(|group| group.iter().filter(|kept| !erased.took(&kept.logged.row)).collect());
+    let groups = parcel.iter().map(|group| group.iter().filter(|kept| !erased.took(&kept.row)).collect());
     let left: Vec<Vec<&Kept>> = groups.filter(|group: &Vec<&Kept>| !group.is_empty()).collect();
     if left.len() > 1 && bring(inner, &left.concat(), TRIES_TOGETHER).await? {
         return Ok(());
@@ -365,25 +367,27 @@ async fn bring(inner: &Inner, some: &[&Kept], tries: u32) -> Result<bool, StoreE
         });
         places.push(touched.collect());
     }
-    let mut bytes = Vec::new();
-    for (kept, places) in some.iter().zip(&places) {
+    for places in &places {
         inner.note(&places.iter().map(|place| cells[*place]).collect::<SmallVec<[Cell<'_>; FEW]>>()).await;
-        bytes.extend_from_slice(&kept.bytes);
     }
-    let first_id = some.first().map(|kept| kept.logged.row.id.clone()).unwrap_or_default();
+    let first_id = some.first().map(|kept| kept.row.id.clone()).unwrap_or_default();
     let home = |view: &View<'_>| {
         let mut states: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
-        for (Kept { logged, effects, .. }, places) in some.iter().zip(&places) {
+        for (Kept { row, effects, .. }, places) in some.iter().zip(&places) {
             for (effect, place) in effects.iter().zip(places) {
                 let before = states.get(place).map(Vec::as_slice).or_else(|| view.get(*place));
-                if let Some(state) = (inner.rules.replay)(effect.slot, before, &effect.events, logged.row.at) {
+                if let Some(state) = (inner.rules.replay)(effect.slot, before, &effect.events, row.at) {
                     states.insert(*place, state);
                 }
             }
         }
         // The rows say what happened: the events are in their effects.
         let changes = states.into_iter().map(|(cell, state)| Change { cell, events: Vec::new(), state }).collect();
-        let rows = WantedRows::Kept { first_id: first_id.clone(), count: some.len(), bytes: bytes.clone() };
+        let mut bytes = Vec::with_capacity(some.iter().map(|kept| kept.bytes.len()).sum());
+        for kept in some {
+            bytes.extend_from_slice(&kept.bytes);
+        }
+        let rows = WantedRows::Kept { first_id: first_id.clone(), count: some.len(), bytes };
         ((), Some(Wanted { rows, changes }))
     };
     match inner.share_within(tries, &cells, home).await? {
@@ -413,7 +417,7 @@ async fn bring_home(inner: &Inner, homecoming: &mut Homecoming) -> Result<(), St
             None => next_part(inner, &local, homecoming.brought, most).await?,
         };
         most = (most * 2).min(inner.options.portions.read);
-        let Some(last) = found.last().map(|kept| kept.logged.row.seq) else {
+        let Some(last) = found.last().map(|kept| kept.row.seq) else {
             drop(local);
             if inner.alone.close_if_empty(homecoming.brought).await? {
                 return Ok(());
