@@ -382,3 +382,46 @@ impl Follow for Inner {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Durability;
+    use crate::embedded::{Options, Role};
+    use crate::key::Family;
+    use crate::store::{Cell, Change, Decided, Keep, Rules, Written};
+
+    #[tokio::test]
+    async fn a_part_ends_at_its_rows_or_its_bytes_and_the_next_goes_on_from_there() {
+        const ROWS: usize = 2 * ROWS_OF_PIECE + 100;
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options {
+            folder: folder.path().join("store"),
+            durability: Durability::Process,
+            memory_bytes: 1 << 20,
+            retention_days: 3650,
+            role: Role::Alone,
+            names: Names::PLAIN,
+        };
+        let rules = Rules { replay: |_, _, _, _| None, group: |_, _, _, _, _| None, keep: |_, _| Keep::Log, take_back: |_, _| None };
+        let store = Embedded::open(options, rules).unwrap();
+        for number in 0..ROWS {
+            let key = Names::PLAIN.key(Family::Session, "tenant", "session");
+            let cell = Cell { key, slot: 1, subject: "", group: 0 };
+            let row = || Row { id: format!("id-{number:04}"), at: 1, tenant: "tenant".into(), answer: "x".repeat(100), ..Row::default() };
+            let change = || Change { cell: 0, events: vec![1], state: vec![1] };
+            store.apply(&[cell], |_| Decided::Keep((), Written { row: row(), changes: vec![change()] })).await.unwrap();
+        }
+        let ids = |from: usize, count: usize| (from..from + count).map(|number| format!("id-{number:04}")).collect::<Vec<_>>();
+        let part = async |after: Option<u64>, most: usize, most_bytes: usize| {
+            let found = store.part(after, most, most_bytes, |logged| (logged.row.seq, logged.row.id)).await.unwrap();
+            found.into_iter().unzip::<_, _, Vec<u64>, Vec<String>>()
+        };
+        let (numbers, all) = part(None, usize::MAX, usize::MAX).await;
+        assert_eq!(all, ids(0, ROWS));
+        assert_eq!(part(None, ROWS_OF_PIECE + 7, usize::MAX).await.1, ids(0, ROWS_OF_PIECE + 7));
+        assert_eq!(part(Some(numbers[9]), 5, usize::MAX).await.1, ids(10, 5));
+        assert_eq!(part(None, usize::MAX, 1).await.1, ids(0, ROWS_OF_PIECE), "what is counted is a piece");
+        assert_eq!(part(Some(numbers[ROWS - 1]), usize::MAX, usize::MAX).await.1, Vec::<String>::new());
+    }
+}
