@@ -57,8 +57,9 @@ async fn while_leading(inner: &Inner, retired: &mut Option<tokio::time::Instant>
                 tracing::warn!(%error, "old rows could not be removed; they stay until the next try");
             }
         }
-        // Who waits for the log here must not wait for that.
-        if inner.rows_come_home.load(Ordering::Relaxed) && inner.log_awaited.load(Ordering::Relaxed) == 0 && !rest.is_zero() {
+        // Who waits for the log here must not wait for that, nor may a stream be at its bound for it.
+        let is_wanted = inner.log_awaited.load(Ordering::Relaxed) > 0 || inner.health.is_full();
+        if inner.rows_come_home.load(Ordering::Relaxed) && !is_wanted && !rest.is_zero() {
             tokio::time::sleep(REST_STEP).await;
             rest = rest.saturating_sub(REST_STEP);
             continue;
@@ -249,9 +250,13 @@ mod tests {
         let begun = Instant::now();
         node.flush().await.unwrap();
         assert!(begun.elapsed() < usual, "whoever waits for the log does not wait for the rest");
-        node.inner.rows_come_home.store(false, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(WAIT_MILLIS * 2)).await;
         decide(&node, "g").await;
-        assert!(time_until(&log, 7).await < usual);
+        node.inner.health.full();
+        assert!(time_until(&log, 7).await < usual, "a stream is at its bound");
+        node.inner.rows_come_home.store(false, Ordering::Relaxed);
+        decide(&node, "h").await;
+        assert!(time_until(&log, 8).await < usual);
     }
 
     #[test]
