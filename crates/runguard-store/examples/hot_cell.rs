@@ -213,7 +213,7 @@ impl Plain {
             let state = (number(value.as_ref().map(|(_, state)| state.as_slice())) + 1).to_le_bytes().to_vec();
             let put = Put::Set { token: self.tokens.fetch_add(1, Ordering::Relaxed), state, keep_millis: KEEP_MILLIS };
             let cell = SwapCell { name: name.clone(), expect: value.as_ref().map_or(0, |(token, _)| *token), put };
-            match ok(self.link.swap(vec![Swap { partition: 7, cells: vec![cell], entry: bytes.clone() }]).await).pop() {
+            match ok(self.link.swap(&[Swap { partition: 7, cells: vec![cell], entry: bytes.clone() }]).await).pop() {
                 Some(Swapped::Raced(mut found)) => value = found.pop().flatten(),
                 Some(Swapped::Done | Swapped::Full | Swapped::Fenced) | None => return,
             }

@@ -6,7 +6,7 @@
 //! the log, exactly once ([`importer`]). A node holds nothing that cannot be lost.
 //!
 //! While the shared database is away a node goes on from what it remembers, in a store of its own on disk, and says so; what it
-//! decided there is brought to the others when the database is back ([`recovery`]).
+//! decided there is brought to the others when the database is back ([`recovery`], [`homecoming`]).
 
 mod alone;
 mod cells;
@@ -14,6 +14,7 @@ mod clock;
 mod dynamic;
 pub mod entry;
 mod health;
+mod homecoming;
 mod importer;
 pub mod link;
 mod log;
@@ -51,7 +52,7 @@ use roster::{OneOfMany, Roster};
 use runguard_core::row::{Row, RowCount};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -129,7 +130,7 @@ pub struct Portions {
 
 impl Default for Portions {
     fn default() -> Self {
-        Self { read: 8_000, together: 32, of_one_state: 500, swaps: 64 }
+        Self { read: 16_000, together: 32, of_one_state: 500, swaps: 64 }
     }
 }
 
@@ -169,6 +170,9 @@ pub(crate) struct Inner {
     /// Held for writing while it is not certain that the database has its states.
     gate: tokio::sync::RwLock<()>,
     alone: Alone,
+    /// Rows are being brought home; and how many wait until the log has what is in the streams.
+    rows_come_home: AtomicBool,
+    log_awaited: AtomicUsize,
     clock: SharedClock,
     tokens: AtomicU64,
     window_millis: AtomicI64,
@@ -197,6 +201,22 @@ struct Noted {
 impl Default for Noted {
     fn default() -> Self {
         Self { names: BTreeSet::new(), since: tokio::time::Instant::now() }
+    }
+}
+
+/// Counted as long as it lives.
+struct Awaited<'a>(&'a AtomicUsize);
+
+impl<'a> Awaited<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -389,13 +409,14 @@ impl Inner {
 
     /// A swap that rests on nothing a fence could have moved: none of its answers is [`Swapped::Fenced`].
     async fn swap(&self, swaps: Vec<Swap>) -> Result<Vec<Swapped>, LinkError> {
-        let mut answers = self.link.swap(swaps.clone()).await?;
+        let mut answers = self.link.swap(&swaps).await?;
         loop {
             let fenced: Vec<usize> = (0..answers.len()).filter(|place| answers[*place] == Swapped::Fenced).collect();
             if fenced.is_empty() {
                 return Ok(answers);
             }
-            let again = self.link.swap(fenced.iter().map(|place| swaps[*place].clone()).collect()).await?;
+            let sent: Vec<Swap> = fenced.iter().map(|place| swaps[*place].clone()).collect();
+            let again = self.link.swap(&sent).await?;
             fenced.into_iter().zip(again).for_each(|(place, answer)| answers[place] = answer);
         }
     }
@@ -428,6 +449,7 @@ impl Inner {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
+        let _awaited = Awaited::new(&self.log_awaited);
         tokio::time::timeout(patience, reached).await.is_ok()
     }
 
@@ -487,8 +509,7 @@ impl Inner {
 
     /// A cell that the log tells of.
     fn cell_of<'a>(&self, tenant: &str, key: Key, slot: u8, label: &'a str, first: Option<u64>) -> Cell<'a> {
-        let group = (self.rules.group)(self.names, tenant, key, slot, label).or(first).unwrap_or(key.group());
-        Cell { key, slot, subject: label, group }
+        self.rules.cell_of(self.names, tenant, key, slot, label, first)
     }
 }
 
@@ -538,6 +559,8 @@ impl Cluster {
             roster: Arc::default(),
             gate: tokio::sync::RwLock::default(),
             alone,
+            rows_come_home: AtomicBool::new(false),
+            log_awaited: AtomicUsize::new(0),
             clock,
             tokens: AtomicU64::new(options.seed),
             window_millis: AtomicI64::new(0),
@@ -571,7 +594,7 @@ impl Cluster {
         let writer = start(|inner| async move { writer::run(&inner).await }.boxed());
         let tasks = vec![
             start(|inner| async move { recovery::run(&inner).await }.boxed()),
-            start(|inner| async move { recovery::run_homecoming(&inner).await }.boxed()),
+            start(|inner| async move { homecoming::run(&inner).await }.boxed()),
             start(|inner| async move { importer::run(&inner).await }.boxed()),
             start(|inner| async move { roster::run(&inner).await }.boxed()),
         ];

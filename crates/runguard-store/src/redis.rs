@@ -653,23 +653,23 @@ fn read_entry(reply: Reply) -> Result<(EntryId, Vec<u8>), LinkError> {
 }
 
 impl Link for RedisLink {
-    async fn swap(&self, swaps: Vec<Swap>) -> Result<Vec<Swapped>, LinkError> {
+    async fn swap(&self, swaps: &[Swap]) -> Result<Vec<Swapped>, LinkError> {
         self.check_partitions(swaps.iter().map(|swap| swap.partition))?;
         self.check_partitions(swaps.iter().flat_map(|swap| &swap.cells).map(|cell| cell.name.partition()))?;
         if swaps.is_empty() {
             return Ok(Vec::new());
         }
         if self.kind == Kind::Primary {
-            let (answers, fence) = self.swap_at(Home::Meta, &swaps).await?;
+            let (answers, fence) = self.swap_at(Home::Meta, swaps).await?;
             self.known().fences.extend(fence.map(|fence| (Home::Meta.partition(), fence)));
             return Ok(answers);
         }
         let mut places: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         let mut groups: BTreeMap<u16, Vec<Swap>> = BTreeMap::new();
         let count = swaps.len();
-        for (index, swap) in swaps.into_iter().enumerate() {
+        for (index, swap) in swaps.iter().enumerate() {
             places.entry(swap.partition).or_default().push(index);
-            groups.entry(swap.partition).or_default().push(swap);
+            groups.entry(swap.partition).or_default().push(swap.clone());
         }
         let calls = groups.iter().map(|(partition, swaps)| self.swap_at(Home::Partition(*partition), swaps));
         let answered: Result<Vec<_>, LinkError> = join_all(calls).await.into_iter().collect();

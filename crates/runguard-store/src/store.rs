@@ -118,6 +118,14 @@ pub struct Rules {
     pub take_back: fn(u8, &[u8]) -> Option<Vec<u8>>,
 }
 
+impl Rules {
+    /// A cell that the log tells of. `first`: what the first one of its step lives with.
+    pub(crate) fn cell_of<'a>(self, names: Names, tenant: &str, key: Key, slot: u8, label: &'a str, first: Option<u64>) -> Cell<'a> {
+        let group = (self.group)(names, tenant, key, slot, label).or(first).unwrap_or(key.group());
+        Cell { key, slot, subject: label, group }
+    }
+}
+
 /// Whether a step runs on what everyone shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreHealth {

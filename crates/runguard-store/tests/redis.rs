@@ -54,7 +54,7 @@ fn swap(cells: Vec<SwapCell>, entry: &[u8]) -> Swap {
 }
 
 async fn one(link: &impl Link, swap: Swap) -> Swapped {
-    link.swap(vec![swap]).await.unwrap().pop().unwrap()
+    link.swap(&[swap]).await.unwrap().pop().unwrap()
 }
 
 async fn log(link: &impl Link, partition: u16) -> Vec<Vec<u8>> {
@@ -64,10 +64,10 @@ async fn log(link: &impl Link, partition: u16) -> Vec<Vec<u8>> {
 
 /// On a connection that came by itself the database is looked at first.
 async fn swap_on_any_line(link: &RedisLink, swaps: &[Swap]) -> Result<Vec<Swapped>, LinkError> {
-    match link.swap(swaps.to_vec()).await {
+    match link.swap(swaps).await {
         Err(error) if error.is_emptied() => {
             link.about(about(7)).await?;
-            link.swap(swaps.to_vec()).await
+            link.swap(swaps).await
         }
         answered => answered,
     }
@@ -99,13 +99,13 @@ async fn does_everything(link: &impl Link, stream_limit: usize) {
     let (first, second) = (token(), token());
     assert_eq!(link.load(names.clone()).await.unwrap(), vec![None; 4]);
     assert_eq!(link.load(vec![]).await.unwrap(), []);
-    assert_eq!(link.swap(vec![]).await.unwrap(), []);
+    assert_eq!(link.swap(&[]).await.unwrap(), []);
 
     // In one call over all partitions; one of them raced.
     let mut swaps: Vec<Swap> = names.iter().map(|name| swap(vec![cell(name, 0, set(first, b"\0one\r\n"))], b"row\0")).collect();
     swaps[2].cells[0].expect = 5;
     let raced = Swapped::Raced(vec![None]);
-    assert_eq!(link.swap(swaps).await.unwrap(), [Swapped::Done, Swapped::Done, raced, Swapped::Done]);
+    assert_eq!(link.swap(&swaps).await.unwrap(), [Swapped::Done, Swapped::Done, raced, Swapped::Done]);
     let there: Value = Some((first, b"\0one\r\n".to_vec()));
     assert_eq!(link.load(names.clone()).await.unwrap(), [there.clone(), there.clone(), None, there.clone()]);
     assert_eq!(one(link, swap(vec![cell(&names[0], second, set(token(), b""))], b"no")).await, Swapped::Raced(vec![there.clone()]));
@@ -123,11 +123,11 @@ async fn does_everything(link: &impl Link, stream_limit: usize) {
     let chain = [token(), token(), token()];
     let link_of = |expect, token, row: &[u8]| swap(vec![cell(&names[2], expect, set(token, row))], row);
     let swaps = vec![link_of(0, chain[0], b"a"), link_of(chain[0], chain[1], b"b"), link_of(chain[0], chain[2], b"late")];
-    let answers = link.swap(swaps.clone()).await.unwrap();
+    let answers = link.swap(&swaps).await.unwrap();
     assert_eq!(answers, [Swapped::Done, Swapped::Done, Swapped::Raced(vec![Some((chain[1], b"b".to_vec()))])]);
     assert_eq!(log(link, 2).await, [b"a", b"b"]);
     // Sent again, it is known to be done, also the one that was overtaken.
-    assert_eq!(link.swap(swaps).await.unwrap(), answers);
+    assert_eq!(link.swap(&swaps).await.unwrap(), answers);
     assert_eq!(log(link, 2).await, [b"a", b"b"]);
 
     // All or nothing with several cells.
@@ -173,7 +173,7 @@ async fn does_everything(link: &impl Link, stream_limit: usize) {
     let name = CellName::new(0, 55);
     let fill: Vec<Swap> =
         (0..stream_limit).map(|number| swap(vec![cell(&CellName::new(0, 1000 + number as u128), 0, Put::Keep)], b"row")).collect();
-    assert!(link.swap(fill).await.unwrap().iter().all(|answer| *answer == Swapped::Done));
+    assert!(link.swap(&fill).await.unwrap().iter().all(|answer| *answer == Swapped::Done));
     assert_eq!(one(link, swap(vec![cell(&name, 0, set(token(), b"x"))], b"row")).await, Swapped::Full);
     assert_eq!(one(link, swap(vec![cell(&name, 6, set(token(), b"x"))], b"row")).await, Swapped::Raced(vec![None]));
     assert_eq!(link.load(vec![name.clone()]).await.unwrap(), [None]);
@@ -225,7 +225,7 @@ async fn does_everything(link: &impl Link, stream_limit: usize) {
     assert!(link.load(vec![CellName::new(4, 0)]).await.is_err());
     let error = link.entries(vec![(4, EntryId::default())], 1, 0).await.unwrap_err();
     assert!(matches!(&error, LinkError::Refused(why) if why.contains("no partition 4")), "{error}");
-    assert!(link.swap(vec![swap(vec![cell(&CellName::new(9, 0), 0, Put::Keep)], b"")]).await.is_err());
+    assert!(link.swap(&[swap(vec![cell(&CellName::new(9, 0), 0, Put::Keep)], b"")]).await.is_err());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -299,7 +299,7 @@ async fn a_swap_sent_again_after_a_cut_is_made_once() {
         swap(vec![cell(&name, a, set(b, b"2"))], b"row 2"),
     ];
     proxy.cut_after_request();
-    let error = link.swap(swaps.clone()).await.unwrap_err();
+    let error = link.swap(&swaps).await.unwrap_err();
     assert!(matches!(error, LinkError::Away(_)), "{error}");
     assert_eq!(recovered(|| swap_on_any_line(&link, &swaps)).await, [Swapped::Done, Swapped::Done]);
     assert_eq!(log(&link, 1).await, [b"row 1", b"row 2"]);
@@ -353,22 +353,22 @@ async fn an_emptied_server_is_noticed_before_anything_is_decided_on_it() {
     }
     let swaps = || vec![swap(vec![cell(&CellName::new(0, 1), 0, set(token(), b"a"))], b"a")];
     assert_eq!(server.cli(&["FLUSHALL"]), "OK");
-    let error = one_node.swap(swaps()).await.unwrap_err();
+    let error = one_node.swap(&swaps()).await.unwrap_err();
     assert!(error.is_emptied(), "{error}");
     assert_eq!(error, LinkError::NotOurs("emptied".to_owned()));
     assert_eq!(server.cli(&["DBSIZE"]), "0");
 
     // Whoever asks first makes it again; the other one hears of it and must ask too.
     assert_eq!(one_node.about(about(8)).await.unwrap(), about(8));
-    assert_eq!(one_node.swap(swaps()).await.unwrap(), [Swapped::Done]);
-    assert!(other_node.swap(swaps()).await.unwrap_err().is_emptied());
+    assert_eq!(one_node.swap(&swaps()).await.unwrap(), [Swapped::Done]);
+    assert!(other_node.swap(&swaps()).await.unwrap_err().is_emptied());
     assert_eq!(other_node.about(about(9)).await.unwrap(), about(8));
-    assert!(matches!(other_node.swap(swaps()).await.unwrap()[..], [Swapped::Raced(_)]));
+    assert!(matches!(other_node.swap(&swaps()).await.unwrap()[..], [Swapped::Raced(_)]));
 
     server.kill();
     server.start_again();
     let end = Instant::now() + Duration::from_secs(20);
-    while !one_node.swap(swaps()).await.is_err_and(|error| error.is_emptied()) {
+    while !one_node.swap(&swaps()).await.is_err_and(|error| error.is_emptied()) {
         assert!(Instant::now() < end);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -432,10 +432,10 @@ async fn cells_and_leases_end_with_their_time() {
     let other = model.another();
     other.about(about(2)).await.unwrap();
     model.empty();
-    assert!(other.swap(vec![]).await.unwrap_err().is_emptied());
+    assert!(other.swap(&[]).await.unwrap_err().is_emptied());
     assert_eq!(other.about(about(2)).await.unwrap(), about(2));
-    assert!(other.swap(vec![]).await.is_ok());
-    assert!(model.swap(vec![]).await.unwrap_err().is_emptied());
+    assert!(other.swap(&[]).await.is_ok());
+    assert!(model.swap(&[]).await.unwrap_err().is_emptied());
 }
 
 /// What a user needs and nothing more, as the documentation gives it.
@@ -554,8 +554,8 @@ async fn a_failover_is_followed_without_a_restart() {
     link.about(about(8)).await.unwrap();
     primary.kill();
     let swaps = vec![swap(vec![cell(&name, first, set(second, b"b"))], b"b")];
-    assert!(matches!(link.swap(swaps.clone()).await, Err(LinkError::Away(_))));
-    assert!(link.swap(swaps.clone()).await.is_err());
+    assert!(matches!(link.swap(&swaps).await, Err(LinkError::Away(_))));
+    assert!(link.swap(&swaps).await.is_err());
     assert_eq!(replica.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
     assert_eq!(recovered(|| swap_on_any_line(&link, &swaps)).await, [Swapped::Done]);
     assert_eq!(recovered(|| link.entries(vec![(0, EntryId::default())], 9, 0)).await.len(), 2);
@@ -567,10 +567,10 @@ async fn a_primary_that_becomes_a_replica_is_left() {
     let link = open(&format!("redis://127.0.0.1:{}", old.port)).await;
     assert_eq!(old.cli(&["REPLICAOF", "127.0.0.1", &new.port.to_string()]), "OK");
     let swaps = vec![swap(vec![cell(&CellName::new(0, 1), 0, set(token(), b"a"))], b"a")];
-    let error = link.swap(swaps.clone()).await.unwrap_err();
+    let error = link.swap(&swaps).await.unwrap_err();
     assert!(matches!(&error, LinkError::Refused(why) if why.contains("READONLY")), "{error}");
     let end = Instant::now() + Duration::from_secs(20);
-    while !matches!(link.swap(swaps.clone()).await, Err(LinkError::Refused(why)) if why.contains("is a replica")) {
+    while !matches!(link.swap(&swaps).await, Err(LinkError::Refused(why)) if why.contains("is a replica")) {
         assert!(Instant::now() < end);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -589,9 +589,9 @@ async fn a_swap_that_its_replicas_do_not_have_is_not_known_to_be_safe() {
     assert_eq!(one(&link, swap(vec![cell(&name, 0, set(first, b"a"))], b"a")).await, Swapped::Done);
     replica.kill();
     let swaps = vec![swap(vec![cell(&name, first, set(token(), b"b"))], b"b")];
-    let error = link.swap(swaps.clone()).await.unwrap_err();
+    let error = link.swap(&swaps).await.unwrap_err();
     assert!(matches!(&error, LinkError::Away(why) if why.contains("only 0 of 1 replicas")), "{error}");
-    let error = link.swap(swaps.clone()).await.unwrap_err();
+    let error = link.swap(&swaps).await.unwrap_err();
     assert!(matches!(&error, LinkError::Away(why) if why.contains("only 0 of 1 replicas")), "the repeat neither: {error}");
     // With a replica that has not followed, a fresh connection must wait for it too.
     replica.start_again();
@@ -609,11 +609,11 @@ async fn a_server_without_memory_refuses_and_changes_nothing() {
     assert_eq!(one(&link, swap(vec![cell(&name, 0, set(first, b"a"))], b"a")).await, Swapped::Done);
     assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
     let swaps = vec![swap(vec![cell(&name, first, set(token(), b"b"))], b"b")];
-    let error = link.swap(swaps.clone()).await.unwrap_err();
+    let error = link.swap(&swaps).await.unwrap_err();
     assert!(matches!(&error, LinkError::Refused(why) if why.contains("OOM")), "{error}");
     assert_eq!(link.load(vec![name]).await.unwrap(), [Some((first, b"a".to_vec()))]);
     assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "0"]), "OK");
-    assert_eq!(link.swap(swaps).await.unwrap(), [Swapped::Done]);
+    assert_eq!(link.swap(&swaps).await.unwrap(), [Swapped::Done]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -653,9 +653,9 @@ async fn in_a_cluster_the_fence_of_one_partition_says_nothing_of_what_another_di
     }
     other.fence().await.unwrap();
     assert_eq!(one(&link, made(0, 1)).await, Swapped::Fenced);
-    assert_eq!(link.swap(vec![made(0, 1), made(2, 1)]).await.unwrap(), [Swapped::Done, Swapped::Fenced], "each for itself");
-    assert_eq!(link.swap(vec![made(1, 1), made(2, 1)]).await.unwrap(), [Swapped::Fenced, Swapped::Done]);
-    assert_eq!(link.swap(vec![made(1, 1)]).await.unwrap(), [Swapped::Done]);
+    assert_eq!(link.swap(&[made(0, 1), made(2, 1)]).await.unwrap(), [Swapped::Done, Swapped::Fenced], "each for itself");
+    assert_eq!(link.swap(&[made(1, 1), made(2, 1)]).await.unwrap(), [Swapped::Fenced, Swapped::Done]);
+    assert_eq!(link.swap(&[made(1, 1)]).await.unwrap(), [Swapped::Done]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -670,10 +670,10 @@ async fn a_slot_half_moved_is_asked_where_its_keys_are() {
     assert_eq!(link.load(vec![name.clone()]).await.unwrap(), [Some((first, b"a".to_vec()))]);
     // A swap needs cell and stream in one place.
     let swaps = vec![swap(vec![cell(&name, first, set(second, b"b"))], b"row 2")];
-    let error = link.swap(swaps.clone()).await.unwrap_err();
+    let error = link.swap(&swaps).await.unwrap_err();
     assert!(matches!(&error, LinkError::Away(why) if why.contains("TRYAGAIN")), "{error}");
     moving.end();
-    assert_eq!(link.swap(swaps).await.unwrap(), [Swapped::Done]);
+    assert_eq!(link.swap(&swaps).await.unwrap(), [Swapped::Done]);
     assert_eq!(log(&link, 2).await, [b"row 1", b"row 2"]);
 }
 
@@ -699,7 +699,7 @@ async fn a_failover_in_a_cluster_is_followed() {
     wait_until("the replica has it", || offset(home, "master_repl_offset:") == offset(3, "slave_repl_offset:"));
     cluster.servers[home].kill();
     let swaps = vec![swap(vec![cell(&name, first, set(second, b"b"))], b"b")];
-    assert!(link.swap(swaps.clone()).await.is_err());
+    assert!(link.swap(&swaps).await.is_err());
     assert_eq!(recovered(|| swap_on_any_line(&link, &swaps)).await, [Swapped::Done]);
     assert_eq!(recovered(|| link.entries(vec![(0, EntryId::default())], 9, 0)).await.len(), 2);
 }
@@ -716,21 +716,21 @@ async fn a_part_of_a_cluster_that_lost_its_data_makes_another_generation() {
     cluster.servers[lost].kill();
     let swaps = |partition: u16| vec![swap(vec![cell(&CellName::new(partition, 1), 0, set(token(), b"a"))], b"a")];
     let begin = Instant::now();
-    assert!(matches!(link.swap(swaps(0)).await, Err(LinkError::Away(_))));
-    assert!(matches!(link.swap(swaps(0)).await, Err(LinkError::Away(_))));
+    assert!(matches!(link.swap(&swaps(0)).await, Err(LinkError::Away(_))));
+    assert!(matches!(link.swap(&swaps(0)).await, Err(LinkError::Away(_))));
     assert!(begin.elapsed() < Duration::from_secs(10));
     cluster.servers[lost].start_again();
     cluster.wait_until_whole();
     let end = Instant::now() + Duration::from_secs(20);
-    while !link.swap(swaps(0)).await.is_err_and(|error| error.is_emptied()) {
+    while !link.swap(&swaps(0)).await.is_err_and(|error| error.is_emptied()) {
         assert!(Instant::now() < end);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(recovered(|| link.about(about(7))).await, about(8), "not the same again, whatever is offered");
-    assert_eq!(link.swap(swaps(0)).await.unwrap(), [Swapped::Done]);
-    assert!(recovered(|| async { Ok(other_node.swap(swaps(kept)).await.is_err_and(|error| error.is_emptied())) }).await);
+    assert_eq!(link.swap(&swaps(0)).await.unwrap(), [Swapped::Done]);
+    assert!(recovered(|| async { Ok(other_node.swap(&swaps(kept)).await.is_err_and(|error| error.is_emptied())) }).await);
     assert_eq!(recovered(|| other_node.about(about(9))).await, about(8));
-    assert_eq!(recovered(|| other_node.swap(swaps(kept))).await, [Swapped::Done]);
+    assert_eq!(recovered(|| async { other_node.swap(&swaps(kept)).await }).await, [Swapped::Done]);
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -827,7 +827,7 @@ fn same_as_the_model(url: &str, cases: u32) {
                         continue;
                     }
                 }
-                let (real, modelled) = (link.swap(last.clone()).await.unwrap(), model.swap(last.clone()).await.unwrap());
+                let (real, modelled) = (link.swap(&last).await.unwrap(), model.swap(&last).await.unwrap());
                 races.fetch_add(real.iter().filter(|answer| matches!(answer, Swapped::Raced(_))).count() as u64, Ordering::Relaxed);
                 prop_assert_eq!(real, modelled);
             }
@@ -877,7 +877,7 @@ fn speed_of_the_script() {
                                 let name = CellName::new((id % 16) as u16, u128::from(id) << 32 | state_bytes as u128);
                                 swap(vec![cell(&name, 0, set(token(), &vec![7; state_bytes]))], &vec![9; entry_bytes])
                             });
-                            let answers = link.swap(swaps.collect()).await.unwrap();
+                            let answers = link.swap(&swaps.collect::<Vec<_>>()).await.unwrap();
                             assert!(answers.iter().all(|answer| *answer == Swapped::Done));
                         }
                     })

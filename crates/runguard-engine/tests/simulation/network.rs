@@ -512,8 +512,8 @@ impl Line {
 }
 
 impl Link for Line {
-    async fn swap(&self, swaps: Vec<Swap>) -> Result<Vec<Swapped>, LinkError> {
-        if let Some(answers) = self.answer_here(&swaps) {
+    async fn swap(&self, swaps: &[Swap]) -> Result<Vec<Swapped>, LinkError> {
+        if let Some(answers) = self.answer_here(swaps) {
             return Ok(answers);
         }
         let ids_of = |swap: &Swap| entry::decode(&swap.entry).unwrap_or_default().into_iter().map(|logged| logged.row.id);
@@ -527,7 +527,7 @@ impl Link for Line {
         let told = learned.clone();
         let is_looked_through = self.looked_through.load(Ordering::Relaxed) == self.network.record().broken;
         let partitions: Vec<u16> = swaps.iter().map(|swap| swap.partition).collect();
-        let (sent, all_ids, arrivals) = (Arc::new(swaps), ids.concat(), Arc::new(AtomicU64::new(0)));
+        let (sent, all_ids, arrivals) = (Arc::new(swaps.to_vec()), ids.concat(), Arc::new(AtomicU64::new(0)));
         let answered = self
             .call(Kind::Acknowledged, Duration::ZERO, move |link| {
                 let (network, life, sent, told, fences) = (network.clone(), life.clone(), sent.clone(), told.clone(), fences.clone());
@@ -554,7 +554,7 @@ impl Link for Line {
                     let names: Vec<CellName> = names.into_iter().collect();
                     let values = link.load(names.clone()).await?;
                     let tokens = names.into_iter().zip(values).map(|(name, value)| (name, value.map_or(0, |(token, _)| token)));
-                    let answers = link.swap(made.clone()).await?;
+                    let answers = link.swap(&made).await?;
                     network.tape(&life, &made, &answers, tokens.collect());
                     network.as_its_version_does(&life, &made, &answers);
                     let mut answers = answers.into_iter();

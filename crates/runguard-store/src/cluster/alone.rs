@@ -207,6 +207,21 @@ impl Local {
         }
     }
 
+    /// The next rows, as many as were asked for or have these bytes, each as `make` makes it.
+    pub(super) async fn part<T: Send + 'static>(
+        &self,
+        after: Option<u64>,
+        most: usize,
+        most_bytes: usize,
+        make: impl Fn(RowWithEffects) -> T + Send + 'static,
+    ) -> Result<Vec<T>, StoreError> {
+        match self {
+            Self::Embedded(store) => store.part(after, most, most_bytes, make).await,
+            // Small enough by itself.
+            Self::Memory(_) => Ok(self.rows_with_effects(after, most).await?.into_iter().map(make).collect()),
+        }
+    }
+
     async fn row_numbers(&self) -> Result<u64, StoreError> {
         let numbers = match self {
             Self::Embedded(store) => store.row_numbers(RowFilter::default(), Order::OldestFirst, None, usize::MAX >> 1).await?,

@@ -8,7 +8,7 @@ use std::pin::Pin;
 pub(crate) type LinkFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, LinkError>> + Send + 'a>>;
 
 pub(crate) trait DynamicLink: Send + Sync + Debug {
-    fn swap(&self, swaps: Vec<Swap>) -> LinkFuture<'_, Vec<Swapped>>;
+    fn swap<'a>(&'a self, swaps: &'a [Swap]) -> LinkFuture<'a, Vec<Swapped>>;
     fn load(&self, names: Vec<CellName>) -> LinkFuture<'_, Vec<Value>>;
     fn time(&self) -> LinkFuture<'_, i64>;
     fn entries(&self, after: Vec<(u16, EntryId)>, count: usize, wait_millis: u64) -> LinkFuture<'_, Vec<(u16, EntryId, Vec<u8>)>>;
@@ -30,7 +30,7 @@ pub(crate) trait DynamicLink: Send + Sync + Debug {
 }
 
 impl<L: Link> DynamicLink for L {
-    fn swap(&self, swaps: Vec<Swap>) -> LinkFuture<'_, Vec<Swapped>> {
+    fn swap<'a>(&'a self, swaps: &'a [Swap]) -> LinkFuture<'a, Vec<Swapped>> {
         Box::pin(Link::swap(self, swaps))
     }
 

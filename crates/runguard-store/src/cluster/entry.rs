@@ -11,6 +11,12 @@ pub(crate) fn encode_row(row: &Row, effects: &[u8]) -> Result<Vec<u8>, StoreErro
     postcard::to_extend(&(row.as_ref(), effects), Vec::with_capacity(room)).map_err(|error| StoreError::Write(error.to_string()))
 }
 
+/// The row of such bytes.
+pub(crate) fn decode_row(bytes: &[u8]) -> Option<Row> {
+    let (row, _): (RowRef<'_>, &[u8]) = postcard::from_bytes(bytes).ok()?;
+    Some(row.to_row())
+}
+
 /// An entry of rows that are bytes already: a list is its length and then its items, one after the other.
 pub(crate) fn join_rows<'a>(count: usize, rows: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut entry = postcard::to_stdvec(&count).unwrap_or_default();
@@ -70,6 +76,7 @@ mod tests {
         for count in [0_usize, 1, 2, 200] {
             let rows: Vec<Row> = (0..count as i64).map(row).collect();
             let bytes: Vec<Vec<u8>> = rows.iter().map(|row| encode_row(row, &[7]).unwrap()).collect();
+            assert_eq!(bytes.iter().map(|bytes| decode_row(bytes).unwrap()).collect::<Vec<_>>(), rows);
             let entry = join_rows(count, bytes.iter().map(Vec::as_slice));
             let expected: Vec<RowWithEffects> = rows.iter().map(|row| RowWithEffects { row: row.clone(), effects: vec![7] }).collect();
             assert_eq!(decode(&entry), Some(expected.clone()));

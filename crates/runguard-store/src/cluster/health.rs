@@ -158,8 +158,12 @@ impl Health {
         );
     }
 
+    pub(crate) fn is_full(&self) -> bool {
+        self.full.load(Ordering::Acquire)
+    }
+
     pub(crate) fn has_room(&self) {
-        if self.full.load(Ordering::Acquire) && self.full.swap(false, Ordering::AcqRel) {
+        if self.is_full() && self.full.swap(false, Ordering::AcqRel) {
             tracing::info!("the streams have room again");
         }
     }

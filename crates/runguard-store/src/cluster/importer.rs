@@ -24,6 +24,9 @@ const BYTES: usize = 16 << 20;
 const WAIT_MILLIS: u64 = 50;
 /// A look at whether it is this node's turn.
 const TURN: Duration = Duration::from_secs(1);
+/// Rows that this node brings home are counted sooner than they are logged: so long it lets them go first, and looks so often whether it may.
+const REST: Duration = Duration::from_secs(2);
+const REST_STEP: Duration = Duration::from_millis(10);
 /// Where every node reads the streams for itself, entries stay so long for those that are away.
 const STAY_MILLIS: u64 = 3_600_000;
 
@@ -43,6 +46,8 @@ pub(crate) async fn run(inner: &Inner) {
 
 async fn while_leading(inner: &Inner, retired: &mut Option<tokio::time::Instant>) -> Result<(), StoreError> {
     let mut reading = start(inner).await?;
+    // Begun again when the streams are empty: the log is never further behind for it than this.
+    let mut rest = REST;
     while !inner.log.is_shared() || inner.leads("import").await {
         // In here: a node may lead for months.
         if retired.is_none_or(|at| at.elapsed() >= inner.options.retire_every) {
@@ -52,7 +57,15 @@ async fn while_leading(inner: &Inner, retired: &mut Option<tokio::time::Instant>
                 tracing::warn!(%error, "old rows could not be removed; they stay until the next try");
             }
         }
+        // Who waits for the log here must not wait for that, nor may a stream be at its bound for it.
+        let is_wanted = inner.log_awaited.load(Ordering::Relaxed) > 0 || inner.health.is_full();
+        if inner.rows_come_home.load(Ordering::Relaxed) && !is_wanted && !rest.is_zero() {
+            tokio::time::sleep(REST_STEP).await;
+            rest = rest.saturating_sub(REST_STEP);
+            continue;
+        }
         match import_once(inner, &reading, WAIT_MILLIS).await? {
+            Some(positions) if positions == reading.positions => rest = REST,
             Some(positions) => reading.positions = positions,
             None => reading = start(inner).await?,
         }
@@ -167,7 +180,84 @@ fn in_order(mut streams: Vec<VecDeque<(u64, Vec<RowWithEffects>)>>) -> Vec<RowWi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::model::ModelLink;
+    use crate::cluster::{Cluster, ClusterOptions, LogKept, Place, Portions, RETIRE_EVERY, Shelf};
+    use crate::key::{Family, Names};
+    use crate::memory::Memory;
+    use crate::store::{Cell, Change, Decided, Keep, Rules, Written};
     use runguard_core::row::Row;
+    use tokio::time::Instant;
+
+    const RULES: Rules =
+        Rules { replay: |_, _, _, _| None, group: |_, _, _, _, _| Some(7), keep: |_, _| Keep::Log, take_back: |_, _| None };
+
+    /// A node of its own, and the log it imports into.
+    async fn node() -> (Cluster, Memory) {
+        let log = Memory::default();
+        let options = ClusterOptions {
+            folder: "/nonexistent".into(),
+            memory_bytes: 1 << 20,
+            retention_days: 30,
+            patience: Duration::from_millis(200),
+            retire_every: RETIRE_EVERY,
+            here_millis: 0,
+            alone_bytes: u64::MAX,
+            portions: Portions::default(),
+            unconfirmed: Shelf { place: Place::default(), entries_in_memory: 100, most_bytes: u64::MAX },
+            names: Names::PLAIN,
+            seed: 1000,
+        };
+        let kept = LogKept::Memory(log.clone(), Memory::alone());
+        let link = ModelLink::on_tokio_time(4, 1_000_000, 1_700_000_000_000);
+        (Cluster::join(link, kept, options, RULES).await.unwrap(), log)
+    }
+
+    async fn decide(node: &Cluster, id: &str) {
+        let key = Names::PLAIN.key(Family::Session, "tenant", id);
+        let cell = Cell { key, slot: 1, subject: "", group: 7 };
+        let row = Row { id: id.to_owned(), at: 1_700_000_000_000, tenant: "tenant".into(), session: id.to_owned(), ..Row::default() };
+        let change = Change { cell: 0, events: vec![1], state: vec![1] };
+        node.apply(&[cell], |_| Decided::Keep((), Written { row: row.clone(), changes: vec![change.clone()] })).await.unwrap();
+    }
+
+    /// How long it takes until the log has so many rows.
+    async fn time_until(log: &Memory, rows: u64) -> Duration {
+        let begun = Instant::now();
+        while *log.committed().borrow() < rows {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        begun.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rows_that_come_home_go_first_for_a_while_and_nobody_waits_for_that() {
+        let (node, log) = node().await;
+        decide(&node, "a").await;
+        let usual = Duration::from_millis(500);
+        assert!(time_until(&log, 1).await < usual);
+        node.inner.rows_come_home.store(true, Ordering::Relaxed);
+        // Until it rests.
+        tokio::time::sleep(Duration::from_millis(WAIT_MILLIS * 2)).await;
+        decide(&node, "b").await;
+        assert!(time_until(&log, 2).await > usual, "it rests");
+        for id in ["c", "d", "e"] {
+            // However long rows come home, and though there is always something in the streams.
+            decide(&node, id).await;
+        }
+        assert!(time_until(&log, 5).await <= REST + usual);
+        tokio::time::sleep(Duration::from_millis(WAIT_MILLIS * 2)).await;
+        decide(&node, "f").await;
+        let begun = Instant::now();
+        node.flush().await.unwrap();
+        assert!(begun.elapsed() < usual, "whoever waits for the log does not wait for the rest");
+        tokio::time::sleep(Duration::from_millis(WAIT_MILLIS * 2)).await;
+        decide(&node, "g").await;
+        node.inner.health.full();
+        assert!(time_until(&log, 7).await < usual, "a stream is at its bound");
+        node.inner.rows_come_home.store(false, Ordering::Relaxed);
+        decide(&node, "h").await;
+        assert!(time_until(&log, 8).await < usual);
+    }
 
     #[test]
     fn rows_of_several_streams_are_in_the_order_of_their_decisions() {

@@ -22,22 +22,22 @@ const EMPTIED: &str = "emptied";
 
 /// A cell's name: its partition and the hash of what it is about.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CellName(Box<[u8]>);
+pub struct CellName([u8; 18]);
 
 impl CellName {
     pub fn new(partition: u16, hash: u128) -> Self {
-        let mut bytes = Vec::with_capacity(18);
-        bytes.extend_from_slice(&partition.to_be_bytes());
-        bytes.extend_from_slice(&hash.to_be_bytes());
-        Self(bytes.into_boxed_slice())
+        let mut bytes = [0; 18];
+        bytes[..2].copy_from_slice(&partition.to_be_bytes());
+        bytes[2..].copy_from_slice(&hash.to_be_bytes());
+        Self(bytes)
     }
 
     pub fn partition(&self) -> u16 {
-        self.0[..2].iter().fold(0, |number, byte| number << 8 | u16::from(*byte))
+        self.0.first_chunk().copied().map_or(0, u16::from_be_bytes)
     }
 
     pub fn hash(&self) -> u128 {
-        self.0[2..].iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
+        self.0.last_chunk().copied().map_or(0, u128::from_be_bytes)
     }
 }
 
@@ -300,7 +300,7 @@ pub enum Said {
 /// one before left. A call may cover many partitions.
 pub trait Link: Send + Sync + fmt::Debug + 'static {
     /// What arrives when its sender waits no more does nothing; nor does the first call after a [fence](Link::fence).
-    fn swap(&self, swaps: Vec<Swap>) -> impl Future<Output = Result<Vec<Swapped>, LinkError>> + Send;
+    fn swap(&self, swaps: &[Swap]) -> impl Future<Output = Result<Vec<Swapped>, LinkError>> + Send;
 
     /// In the order of `names`.
     fn load(&self, names: Vec<CellName>) -> impl Future<Output = Result<Vec<Value>, LinkError>> + Send;

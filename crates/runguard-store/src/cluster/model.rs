@@ -299,8 +299,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Link for ModelLink {
-    async fn swap(&self, swaps: Vec<Swap>) -> Result<Vec<Swapped>, LinkError> {
-        self.swap_at_once(&swaps)
+    async fn swap(&self, swaps: &[Swap]) -> Result<Vec<Swapped>, LinkError> {
+        self.swap_at_once(swaps)
     }
 
     async fn load(&self, names: Vec<CellName>) -> Result<Vec<Value>, LinkError> {

@@ -2,50 +2,32 @@
 //!
 //! Away: it decides in a store of its own, which begins with what it remembers of the shared states, and marks every answer.
 //! Back: it learns whether anything was lost. A database that was emptied is filled again from the log, by one node, before anyone
-//! decides on it. Then what was decided alone is brought home: its events are applied to the shared states, its rows logged.
+//! decides on it. Then what was decided alone is brought home (`homecoming`): its events are applied to the shared states, its rows logged.
 
-use crate::cluster::alone::Local;
-use crate::cluster::cells::{Wanted, WantedRows, name_of, number_of};
-use crate::cluster::entry::{self, encode_row};
+use crate::cluster::cells::name_of;
+use crate::cluster::entry;
+use crate::cluster::homecoming::cells_of;
 use crate::cluster::importer::{self, import_once};
 use crate::cluster::link::{About, CellName, EntryId, LinkError, OTHER_SECRET, Put, Swap, SwapCell, Swapped, Value};
 use crate::cluster::log::{Positions, as_kept};
 use crate::cluster::unconfirmed::{Progress, page_of};
-use crate::cluster::{CATCH_UP, FLUSH, Inner, Noted, OUTRUN, Shared, endpoint_note, fitting, from_the_start};
+use crate::cluster::{CATCH_UP, Inner, Noted, endpoint_note, from_the_start};
 use crate::error::StoreError;
 use crate::key::{Family, Names};
-use crate::log::{Happened, Order, RowFilter, RowWithEffects, encode_happened, happened};
-use crate::store::{Cell, Change, FEW, View};
-use futures_util::future::join_all;
-use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
-use hashbrown::HashMap;
-use runguard_core::row::{Kind, Outcome, Row};
-use smallvec::SmallVec;
+use crate::log::{RowWithEffects, happened};
+use runguard_core::row::{Kind, Row};
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Ends the id of the row that says what a caller was told, where the database had decided otherwise under that id.
-const TAKEN_BACK: &str = "-back";
-const PULSE: Duration = Duration::from_secs(1);
+pub(super) const PULSE: Duration = Duration::from_secs(1);
 /// One node fills an emptied database, and says all the while that it does; should it die, the next may try after this time.
 const BUILD_LEASE: Duration = Duration::from_secs(6);
 /// Time for the other nodes to send again what the log may lack, before states are built from it.
 const GRACE: Duration = Duration::from_secs(1);
 /// Cells, or entries, written in one call.
 const CELLS_AT_ONCE: usize = 500;
-/// Questions to the log that are under way together.
-const QUESTIONS_AT_ONCE: usize = 16;
-/// Bytes of rows in one swap: of one state, and of several.
-const BYTES_OF_ONE_STATE: usize = 1 << 20;
-const BYTES_TOGETHER: usize = 64 << 10;
-/// Rows of several states that others were faster at are tried so often together, then by themselves.
-const TRIES_TOGETHER: u32 = 3;
-/// Rows of what was decided alone that are read in one piece, and the bytes that are read before they are brought.
-const ROWS_OF_PIECE: usize = 250;
-const BYTES_OF_PART: usize = 8 << 20;
 /// Where it is noted that the states were built: no state's name has this number.
 const BUILT: u128 = 0;
 /// In each partition: from here on rows that are sent again are too late for the states.
@@ -53,8 +35,6 @@ const CLOSED: u128 = 1;
 /// The nodes that have rows to bring home, and how long each may take to say so again.
 const BEHIND: u128 = 2;
 const SAID_FOR_MILLIS: i64 = 20_000;
-/// Well before that.
-const SAY_AGAIN: Duration = Duration::from_secs(5);
 /// The server's start since which all nodes have had the time to say what they decided alone before. The numbers between are taken.
 const SETTLED: u128 = 6;
 /// After a time away: so long it takes until every node has seen that the database is back, and says what it decided meanwhile.
@@ -65,7 +45,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// A log that is further behind has never read that stream.
 const LONGEST_LAG_MILLIS: u64 = 365 * 24 * 3600 * 1000;
 /// Between two looks while something is on its way home.
-const SHORT_PULSE: Duration = Duration::from_millis(50);
+pub(super) const SHORT_PULSE: Duration = Duration::from_millis(50);
 pub(super) const FOREVER_MILLIS: u64 = u32::MAX as u64 * 1000;
 
 /// Tends to the database's health.
@@ -86,82 +66,6 @@ pub(crate) async fn run(inner: &Inner) {
             tokio::time::sleep(if is_waited_for { LOOK_SOON } else { LOOK_AGAIN }).await;
         }
     }
-}
-
-/// Tends to what is on its way: rows that may have to be sent again, and those that were decided alone.
-pub(crate) async fn run_homecoming(inner: &Inner) {
-    // Whether some of what an earlier life left was sent before that life ended is not known.
-    let mut homecoming = Homecoming { doubtful: true, brought: None };
-    // Tried many times a second: what stands in the way is said once, not each time.
-    let (mut late_trouble, mut alone_trouble) = (None, None);
-    loop {
-        tokio::time::sleep(if inner.health.is_behind() { SHORT_PULSE } else { PULSE }).await;
-        confirm(inner).await;
-        if !inner.health.wait_until_back(Duration::ZERO).await {
-            continue;
-        }
-        let brought = while_it_is_said(inner, bring_late(inner)).await;
-        if is_new_trouble(&mut late_trouble, &brought)
-            && let Err(error) = &brought
-        {
-            tracing::warn!(%error, "what the database lost is not home yet; it is tried again");
-        }
-        if inner.alone.waiting() > 0 || homecoming.doubtful {
-            let brought = while_it_is_said(inner, bring_home(inner, &mut homecoming)).await;
-            let is_new = is_new_trouble(&mut alone_trouble, &brought);
-            match brought {
-                Ok(()) => homecoming = Homecoming::default(),
-                Err(error) => {
-                    // What was under way may have arrived.
-                    homecoming.doubtful = true;
-                    if is_new {
-                        tracing::warn!(%error, "what was decided alone is not home yet; it is tried again");
-                    }
-                }
-            }
-        }
-        let run = inner.health.server_run.load(Ordering::Acquire);
-        let said = async {
-            say_what_waits(inner).await?;
-            if inner.health.is_settled() && run != inner.health.settled_run.load(Ordering::Acquire) {
-                note_settled(inner, run).await?;
-            }
-            Ok(())
-        };
-        if let Err(error) = said.await {
-            inner.health.away(&error, Instant::now());
-        }
-    }
-}
-
-/// One part may take long, and what is said of it ends.
-async fn while_it_is_said<T>(inner: &Inner, brought: impl Future<Output = T>) -> T {
-    let mut brought = std::pin::pin!(brought);
-    loop {
-        tokio::select! {
-            biased;
-            brought = &mut brought => return brought,
-            () = tokio::time::sleep(SAY_AGAIN) => {}
-        }
-        // Whoever tends to the database's health sees why not.
-        let _ = say_what_waits(inner).await;
-    }
-}
-
-/// Whether this failed in a way that was not said yet.
-fn is_new_trouble(said: &mut Option<String>, result: &Result<(), StoreError>) -> bool {
-    let trouble = result.as_ref().err().map(ToString::to_string);
-    let is_new = trouble.is_some() && trouble != *said;
-    *said = trouble;
-    is_new
-}
-
-/// How far it is with what was decided alone.
-#[derive(Debug, Default)]
-struct Homecoming {
-    /// Some of it may have been sent already.
-    doubtful: bool,
-    brought: Option<u64>,
 }
 
 /// Tells the other nodes whether this one has rows to bring home, and learns whether any of them has.
@@ -304,7 +208,7 @@ async fn is_settled(inner: &Inner, run: u64) -> Result<bool, LinkError> {
 }
 
 /// Notes that all nodes have had the time to speak since the server's start, for those that join later.
-async fn note_settled(inner: &Inner, run: u64) -> Result<(), LinkError> {
+pub(super) async fn note_settled(inner: &Inner, run: u64) -> Result<(), LinkError> {
     if run == 0 {
         return Ok(());
     }
@@ -509,19 +413,6 @@ async fn send_again(inner: &Inner, generation: u64) -> Result<(), LinkError> {
     Ok(())
 }
 
-/// What came too late, unless the log has it nevertheless.
-async fn bring_late(inner: &Inner) -> Result<(), StoreError> {
-    if inner.unconfirmed.late_count() == 0 {
-        return Ok(());
-    }
-    while let Some(late) = inner.unconfirmed.next_late() {
-        let rows = late.entries.iter().flat_map(|entry| entry::decode(entry).unwrap_or_default()).collect();
-        bring_unknown(inner, rows, true).await?;
-        inner.unconfirmed.late_is_home(&late);
-    }
-    Ok(())
-}
-
 /// Fills an empty database with the states that the log's events make.
 async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
     if is_built(inner, generation).await? {
@@ -551,7 +442,7 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
     let mut endpoints: BTreeSet<String> = BTreeSet::new();
     let mut replay = |at: i64, tenant: &str, effects: &[u8]| {
         let effects = happened(effects);
-        for (effect, cell) in effects.iter().zip(cells_of(inner, tenant, &effects)) {
+        for (effect, cell) in effects.iter().zip(cells_of(inner.rules, inner.names, tenant, &effects)) {
             if cell.key.family == Family::Endpoint {
                 endpoints.insert(endpoint_note(cell.slot, cell.subject));
             }
@@ -614,281 +505,4 @@ async fn close(inner: &Inner, generation: u64, built_last: u64) -> Result<(), Li
         return Err(LinkError::emptied());
     }
     Ok(())
-}
-
-/// The cells that effects of one row touch.
-fn cells_of<'a>(inner: &Inner, tenant: &str, effects: &'a [Happened]) -> SmallVec<[Cell<'a>; FEW]> {
-    let first = effects.iter().find_map(|effect| (inner.rules.group)(inner.names, tenant, effect.key, effect.slot, &effect.label));
-    effects.iter().map(|effect| inner.cell_of(tenant, effect.key, effect.slot, &effect.label, first)).collect()
-}
-
-/// Brings rows home that the log does not have, and that were not erased meanwhile. `doubtful`: it may have some of them.
-async fn bring_unknown(inner: &Inner, mut rows: Vec<RowWithEffects>, doubtful: bool) -> Result<(), StoreError> {
-    if doubtful || inner.unconfirmed.doubts(rows.iter().map(|kept| kept.row.id.as_str())) {
-        // What was sent of them and has not arrived must not arrive after we have looked.
-        inner.link.fence().await.map_err(|error| StoreError::Write(error.to_string()))?;
-        if !inner.caught_up(FLUSH).await {
-            return Err(StoreError::Read("the log is behind, so it is not known what it has".into()));
-        }
-        let (known, unknown) = split_known(inner, rows).await?;
-        let (_, back) = split_known(inner, take_back(inner, known).await?).await?;
-        rows = unknown.into_iter().chain(back).collect();
-    }
-    let together = Load { rows: inner.options.portions.together, bytes: BYTES_TOGETHER };
-    let parcels = parcels_of(groups_of(inner, rows)?, together);
-    let has_failed = &AtomicBool::new(false);
-    // While some are on their way the next are made ready.
-    let on_their_way = parcels.chunks(inner.options.portions.swaps).map(|some| async move {
-        if has_failed.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let brought = bring_parcels(inner, some).await;
-        has_failed.fetch_or(brought.is_err(), Ordering::Relaxed);
-        brought
-    });
-    let on_their_way: Vec<_> = on_their_way.collect();
-    // What was begun is waited for, also when some of it failed: it must not arrive after somebody has looked what did.
-    let brought: Vec<Result<(), StoreError>> = stream::iter(on_their_way).buffered(2).collect().await;
-    brought.into_iter().collect()
-}
-
-/// Those that the log has, and those that it does not have.
-async fn split_known(inner: &Inner, rows: Vec<RowWithEffects>) -> Result<(Vec<RowWithEffects>, Vec<RowWithEffects>), StoreError> {
-    let ids: Vec<String> = rows.iter().map(|kept| kept.row.id.clone()).collect();
-    let mut known = inner.log.knows(&ids).await?.into_iter();
-    Ok(rows.into_iter().partition(|_| known.next() == Some(true)))
-}
-
-/// What these rows refused, and the database has granted nevertheless: its answer came to nobody. What was set aside then is given
-/// back, unless the request can be sent again and gets that answer.
-async fn take_back(inner: &Inner, refused: Vec<RowWithEffects>) -> Result<Vec<RowWithEffects>, StoreError> {
-    let mut back = Vec::new();
-    let refused = refused.into_iter().map(|kept| kept.row).filter(|row| row.outcome == Outcome::Blocked);
-    let granted = refused.map(|row| async move {
-        let filter = RowFilter { id: Some(row.id.clone()), ..RowFilter::default() };
-        let found = inner.log.rows_with_effects(filter, Order::NewestFirst, None, 1).await?;
-        Ok::<_, StoreError>((row, found.into_iter().next()))
-    });
-    let mut granted = stream::iter(granted).buffered(QUESTIONS_AT_ONCE);
-    while let Some((row, granted)) = granted.try_next().await? {
-        let Some(granted) = granted else { continue };
-        let happened = granted.happened();
-        if granted.row.outcome == Outcome::Blocked || happened.iter().any(|effect| effect.key.family == Family::Idempotency) {
-            continue;
-        }
-        let undone: Vec<Happened> = happened
-            .into_iter()
-            .filter_map(|effect| Some(Happened { events: (inner.rules.take_back)(effect.slot, &effect.events)?, ..effect }))
-            .collect();
-        if !undone.is_empty() {
-            let id = format!("{}{TAKEN_BACK}", row.id);
-            back.push(RowWithEffects { row: Row { id, ..row }, effects: encode_happened(&undone)? });
-        }
-    }
-    Ok(back)
-}
-
-/// How much goes together.
-#[derive(Debug, Clone, Copy, Default)]
-struct Load {
-    rows: usize,
-    bytes: usize,
-}
-
-impl Load {
-    fn with(self, kept: &Kept) -> Self {
-        Self { rows: self.rows + 1, bytes: self.bytes + kept.bytes.len() }
-    }
-
-    fn is_within(self, most: Self) -> bool {
-        self.rows <= most.rows && self.bytes <= most.bytes
-    }
-}
-
-/// A row, and what it did.
-struct Kept {
-    logged: RowWithEffects,
-    effects: Vec<Happened>,
-    /// The cell of each effect.
-    names: SmallVec<[CellName; FEW]>,
-    /// The row as an entry has it.
-    bytes: Vec<u8>,
-}
-
-/// Rows that touch the same cells, directly or through others, in their order: each group can go without the others.
-fn groups_of(inner: &Inner, rows: Vec<RowWithEffects>) -> Result<Vec<Vec<Kept>>, StoreError> {
-    fn first_of(joined: &[usize], mut row: usize) -> usize {
-        while joined[row] != row {
-            row = joined[row];
-        }
-        row
-    }
-    // Each row's group is named by one of its rows.
-    let mut joined: Vec<usize> = (0..rows.len()).collect();
-    let mut last_on: HashMap<u128, usize> = HashMap::with_capacity(rows.len());
-    let mut kept: Vec<Kept> = Vec::with_capacity(rows.len());
-    for (index, logged) in rows.into_iter().enumerate() {
-        let effects = logged.happened();
-        let names: SmallVec<[CellName; FEW]> =
-            cells_of(inner, &logged.row.tenant, &effects).iter().map(|cell| name_of(cell, inner.partitions)).collect();
-        for name in &names {
-            if let Some(earlier) = last_on.insert(number_of(name), index) {
-                let (earlier, here) = (first_of(&joined, earlier), first_of(&joined, index));
-                joined[earlier.max(here)] = earlier.min(here);
-            }
-        }
-        let bytes = encode_row(&logged.row, &logged.effects)?;
-        kept.push(Kept { logged, effects, names, bytes });
-    }
-    let mut groups: BTreeMap<usize, Vec<Kept>> = BTreeMap::new();
-    for (index, kept) in kept.into_iter().enumerate() {
-        groups.entry(first_of(&joined, index)).or_default().push(kept);
-    }
-    Ok(groups.into_values().collect())
-}
-
-/// Small groups of one partition, several in a parcel.
-fn parcels_of(groups: Vec<Vec<Kept>>, together: Load) -> Vec<Vec<Vec<Kept>>> {
-    let mut parcels: Vec<Vec<Vec<Kept>>> = Vec::new();
-    // Of each partition: the parcel that has room, and what is in it.
-    let mut open: HashMap<u16, (usize, Load)> = HashMap::new();
-    for group in groups {
-        let partition = group.iter().find_map(|kept| kept.names.first()).map_or(0, CellName::partition);
-        let with = |load: Load| group.iter().fold(load, Load::with);
-        if let Some((parcel, load)) = open.get_mut(&partition).filter(|(_, load)| with(*load).is_within(together)) {
-            *load = with(*load);
-            parcels[*parcel].push(group);
-        } else {
-            let load = with(Load::default());
-            // One that is full by itself leaves the open one as it is.
-            if load.is_within(together) {
-                open.insert(partition, (parcels.len(), load));
-            }
-            parcels.push(vec![group]);
-        }
-    }
-    parcels
-}
-
-async fn bring_parcels(inner: &Inner, parcels: &[Vec<Vec<Kept>>]) -> Result<(), StoreError> {
-    // Last: what the log does not have may have been erased from it.
-    let erased = Erasures::read(inner).await?;
-    let parcels: Vec<_> = parcels.iter().map(|parcel| bring_parcel(inner, parcel, &erased)).collect();
-    join_all(parcels).await.into_iter().collect()
-}
-
-async fn bring_parcel(inner: &Inner, parcel: &[Vec<Kept>], erased: &Erasures) -> Result<(), StoreError> {
-    let groups = parcel.iter().map(|group| group.iter().filter(|kept| !erased.took(&kept.logged.row)).collect());
-    let left: Vec<Vec<&Kept>> = groups.filter(|group: &Vec<&Kept>| !group.is_empty()).collect();
-    if left.len() > 1 && bring(inner, &left.concat(), TRIES_TOGETHER).await? {
-        return Ok(());
-    }
-    let alone: Vec<_> = left.iter().map(|group| bring_group(inner, group)).collect();
-    join_all(alone).await.into_iter().collect()
-}
-
-async fn bring_group(inner: &Inner, group: &[&Kept]) -> Result<(), StoreError> {
-    let mut left = group;
-    while !left.is_empty() {
-        let sizes = left.iter().map(|kept| kept.bytes.len());
-        let (some, rest) = left.split_at(fitting(sizes, inner.options.portions.of_one_state, BYTES_OF_ONE_STATE));
-        if !bring(inner, some, u32::MAX).await? {
-            return Err(StoreError::Write(OUTRUN.into()));
-        }
-        left = rest;
-    }
-    Ok(())
-}
-
-/// Applies what rows did to the shared states, one after the other, and logs them: all or none. `false`: others were faster, each time.
-async fn bring(inner: &Inner, some: &[&Kept], tries: u32) -> Result<bool, StoreError> {
-    let mut cells: Vec<Cell<'_>> = Vec::new();
-    // Of each row's effects: which of the cells.
-    let mut places: Vec<SmallVec<[usize; FEW]>> = Vec::with_capacity(some.len());
-    let mut place_of: HashMap<u128, usize> = HashMap::with_capacity(some.len());
-    for Kept { logged, effects, names, .. } in some {
-        let touched = cells_of(inner, &logged.row.tenant, effects).into_iter().zip(names).map(|(cell, name)| {
-            *place_of.entry(number_of(name)).or_insert_with(|| {
-                cells.push(cell);
-                cells.len() - 1
-            })
-        });
-        places.push(touched.collect());
-    }
-    let mut bytes = Vec::new();
-    for (kept, places) in some.iter().zip(&places) {
-        inner.note(&places.iter().map(|place| cells[*place]).collect::<SmallVec<[Cell<'_>; FEW]>>()).await;
-        bytes.extend_from_slice(&kept.bytes);
-    }
-    let first_id = some.first().map(|kept| kept.logged.row.id.clone()).unwrap_or_default();
-    let home = |view: &View<'_>| {
-        let mut states: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
-        for (Kept { logged, effects, .. }, places) in some.iter().zip(&places) {
-            for (effect, place) in effects.iter().zip(places) {
-                let before = states.get(place).map(Vec::as_slice).or_else(|| view.get(*place));
-                if let Some(state) = (inner.rules.replay)(effect.slot, before, &effect.events, logged.row.at) {
-                    states.insert(*place, state);
-                }
-            }
-        }
-        // The rows say what happened: the events are in their effects.
-        let changes = states.into_iter().map(|(cell, state)| Change { cell, events: Vec::new(), state }).collect();
-        let rows = WantedRows::Kept { first_id: first_id.clone(), count: some.len(), bytes: bytes.clone() };
-        ((), Some(Wanted { rows, changes }))
-    };
-    match inner.share_within(tries, &cells, home).await? {
-        Shared::Done(()) => Ok(true),
-        Shared::Outrun => Ok(false),
-        Shared::Away => Err(StoreError::Write("the shared state is away again".into())),
-    }
-}
-
-/// The next rows of what was decided alone, as many as are brought together.
-async fn next_part(local: &Local, mut after: Option<u64>, most: usize) -> Result<Vec<RowWithEffects>, StoreError> {
-    let (mut part, mut bytes) = (Vec::new(), 0);
-    while part.len() < most && bytes < BYTES_OF_PART {
-        let asked = ROWS_OF_PIECE.min(most - part.len());
-        let piece = local.rows_with_effects(after, asked).await?;
-        let is_last = piece.len() < asked;
-        bytes += piece.iter().map(|kept| kept.row.answer.len() + kept.row.input.len() + kept.effects.len()).sum::<usize>();
-        after = piece.last().map_or(after, |kept| Some(kept.row.seq));
-        part.extend(piece);
-        if is_last {
-            break;
-        }
-    }
-    Ok(part)
-}
-
-/// Brings what was decided alone to the others, oldest first.
-async fn bring_home(inner: &Inner, homecoming: &mut Homecoming) -> Result<(), StoreError> {
-    let mut ahead: Option<Vec<RowWithEffects>> = None;
-    // After a failure it begins small: a slow way takes less at a time.
-    let mut most = ROWS_OF_PIECE.min(inner.options.portions.read);
-    loop {
-        let local = inner.alone.open.read().await.clone();
-        let Some(local) = local else { return Ok(()) };
-        let found = match ahead.take().filter(|found| !found.is_empty()) {
-            Some(found) => found,
-            None => next_part(&local, homecoming.brought, most).await?,
-        };
-        most = (most * 2).min(inner.options.portions.read);
-        let Some(last) = found.last().map(|kept| kept.row.seq) else {
-            drop(local);
-            if inner.alone.close_if_empty(homecoming.brought).await? {
-                return Ok(());
-            }
-            continue;
-        };
-        let count = found.len() as u64;
-        // While this is under way some may arrive and others not.
-        let doubtful = std::mem::replace(&mut homecoming.doubtful, true);
-        // The next are read while these are on their way.
-        let (brought, next) = futures_util::future::join(bring_unknown(inner, found, doubtful), next_part(&local, Some(last), most)).await;
-        brought?;
-        ahead = next.ok();
-        (homecoming.doubtful, homecoming.brought) = (doubtful, Some(last));
-        inner.alone.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| Some(waiting.saturating_sub(count))).ok();
-        say_what_waits(inner).await.map_err(|error| StoreError::Write(error.to_string()))?;
-    }
 }

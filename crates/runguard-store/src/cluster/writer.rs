@@ -12,7 +12,9 @@ use crate::cluster::recovery;
 use crate::cluster::unconfirmed::{MARGIN_MILLIS, Sent};
 use crate::store::StoreHealth;
 use hashbrown::{HashMap, HashSet};
+use std::borrow::Cow;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -106,20 +108,16 @@ async fn was_not_written(inner: &Inner, swaps: &[Swap], sent_at: i64) -> bool {
     if inner.link.fence().await.is_err() {
         return false;
     }
-    for swap in swaps.iter().filter(|swap| !swap.entry.is_empty()) {
-        let mut found = was_written(inner, swap, sent_at).await;
-        for _ in 0..TRIES {
-            if found.is_some() {
-                break;
-            }
-            tokio::time::sleep(BETWEEN).await;
-            found = was_written(inner, swap, sent_at).await;
+    let swaps: Vec<&Swap> = swaps.iter().filter(|swap| !swap.entry.is_empty()).collect();
+    let mut found = were_written(inner, &swaps, sent_at).await;
+    for _ in 0..TRIES {
+        if !found.contains(&None) {
+            break;
         }
-        if found != Some(false) {
-            return false;
-        }
+        tokio::time::sleep(BETWEEN).await;
+        found = were_written(inner, &swaps, sent_at).await;
     }
-    true
+    found.iter().all(|is_there| *is_there == Some(false))
 }
 
 async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) -> Vec<ProposalResult> {
@@ -139,7 +137,8 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
             // What was sent may have arrived.
             break if again == 0 { ProposalResult::Away } else { ProposalResult::Doubtful };
         }
-        let sent: Vec<Swap> = left.iter().map(|place| swaps[*place].clone()).collect();
+        let is_all = left.len() == swaps.len();
+        let sent: Cow<'_, [Swap]> = if is_all { (&swaps).into() } else { left.iter().map(|place| swaps[*place].clone()).collect() };
         // The database was away, and others may have decided alone meanwhile: what is not in it is decided again, knowing that. Once each
         // time: looking puts what is under way out of action, ours as well.
         if again > looked && inner.health.of_shared_states() == StoreHealth::Behind && was_not_written(inner, &sent, sent_at).await {
@@ -148,7 +147,7 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
         looked = again;
         let asked = async {
             match tokio::time::timeout(GATE, inner.gate.read()).await {
-                Ok(_gate) if !inner.health.is_unbuilt() => inner.link.swap(sent).await,
+                Ok(_gate) if !inner.health.is_unbuilt() => inner.link.swap(&sent).await,
                 Ok(_) | Err(_) => Err(LinkError::Away("its states are being built".into())),
             }
         };
@@ -178,7 +177,12 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
     let now = u64::try_from(inner.clock.now_millis()).unwrap_or(0) + MARGIN_MILLIS;
     let mut results = vec![ProposalResult::Away; proposals.len()];
     let mut unconfirmed = Vec::new();
-    for ((swap, members), answer) in swaps.into_iter().zip(members).zip(answers) {
+    // Where others were faster and ours was sent before, it may have been the one.
+    let is_doubted = |place: &usize| again > 0 && matches!(answers[*place], Some(Swapped::Raced(_))) && !swaps[*place].entry.is_empty();
+    let doubted: Vec<usize> = (0..swaps.len()).filter(is_doubted).collect();
+    let found = were_written(inner, &doubted.iter().map(|place| &swaps[*place]).collect::<Vec<_>>(), sent_at).await;
+    let written: HashMap<usize, Option<bool>> = doubted.into_iter().zip(found).collect();
+    for (place, ((swap, members), answer)) in swaps.into_iter().zip(members).zip(answers).enumerate() {
         let (result, answer) = match answer {
             None => (rest, SwapReply::None),
             Some(Swapped::Done) => {
@@ -193,8 +197,7 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
             }
             Some(Swapped::Raced(values)) => {
                 let found: HashMap<u128, Value> = swap.cells.iter().map(|cell| number_of(&cell.name)).zip(values).collect();
-                let is_there = if again > 0 && !swap.entry.is_empty() { was_written(inner, &swap, sent_at).await } else { Some(false) };
-                let result = match is_there {
+                let result = match written.get(&place).copied().unwrap_or(Some(false)) {
                     Some(true) => ProposalResult::Done,
                     Some(false) => ProposalResult::Raced,
                     None => ProposalResult::Doubtful,
@@ -217,16 +220,38 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
     results
 }
 
-/// Whether the rows of a swap are in its stream, or in the log already; `None` when that cannot be learned, or only some of them are: those
-/// came with another swap, and this one must not be taken for done.
-async fn was_written(inner: &Inner, swap: &Swap, since_millis: i64) -> Option<bool> {
-    let ids_of = |bytes: &[u8]| entry::decode(bytes).unwrap_or_default().into_iter().map(|logged| logged.row.id);
+/// Of each swap, whether its rows are in its stream, or in the log already; `None` when that cannot be learned, or only some of them are: those
+/// came with another swap, and this one must not be taken for done. Each stream is read once.
+async fn were_written(inner: &Inner, swaps: &[&Swap], since_millis: i64) -> Vec<Option<bool>> {
     let since = EntryId { millis: u64::try_from(since_millis).unwrap_or(0).saturating_sub(MARGIN_MILLIS), number: 0 };
-    let entries = inner.link.entries(vec![(swap.partition, since)], LOOK_FOR, 0).await.ok()?;
+    let mut of_partitions: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+    for (place, swap) in swaps.iter().enumerate() {
+        of_partitions.entry(swap.partition).or_default().push(place);
+    }
+    let mut written = vec![None; swaps.len()];
+    for (partition, places) in of_partitions {
+        let entries: Vec<&[u8]> = places.iter().map(|place| swaps[*place].entry.as_slice()).collect();
+        let found = are_in_stream(inner, partition, since, &entries).await.unwrap_or_default();
+        places.into_iter().zip(found).for_each(|(place, is_there)| written[place] = is_there);
+    }
+    written
+}
+
+/// The same of entries of one stream.
+async fn are_in_stream(inner: &Inner, partition: u16, since: EntryId, asked: &[&[u8]]) -> Option<Vec<Option<bool>>> {
+    let ids_of = |bytes: &[u8]| entry::decode(bytes).unwrap_or_default().into_iter().map(|logged| logged.row.id);
+    let entries = inner.link.entries(vec![(partition, since)], LOOK_FOR, 0).await.ok()?;
+    let is_whole = entries.len() < LOOK_FOR;
     let in_stream: HashSet<String> = entries.iter().flat_map(|(_, _, bytes)| ids_of(bytes)).collect();
-    let (found, left): (Vec<String>, Vec<String>) = ids_of(&swap.entry).partition(|id| in_stream.contains(id));
+    let asked: Vec<Vec<String>> = asked.iter().map(|entry| ids_of(entry).collect()).collect();
+    let left: Vec<String> = asked.iter().flatten().filter(|id| !in_stream.contains(*id)).cloned().collect();
     let logged = if left.is_empty() { Vec::new() } else { inner.log.knows(&left).await.ok()? };
-    let has_all = logged.iter().all(|is_logged| *is_logged);
-    let has_none = found.is_empty() && !logged.contains(&true);
-    (has_all || has_none).then_some(has_all)
+    let in_log: HashSet<String> = left.into_iter().zip(logged).filter_map(|(id, is_logged)| is_logged.then_some(id)).collect();
+    let is_there = |ids: &Vec<String>| {
+        let count = ids.iter().filter(|id| in_stream.contains(*id) || in_log.contains(*id)).count();
+        // What was not read of the stream may have it.
+        let (has_all, has_none) = (count == ids.len(), count == 0 && is_whole);
+        (has_all || has_none).then_some(has_all)
+    };
+    Some(asked.iter().map(is_there).collect())
 }

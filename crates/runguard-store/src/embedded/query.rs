@@ -24,6 +24,8 @@ pub(crate) fn indexed_upto(reader: &Connection) -> Result<u64, rusqlite::Error> 
     Ok(reader.query_row("SELECT value FROM idx.progress WHERE name = 'indexed'", [], |row| row.get(0)).optional()?.unwrap_or(0))
 }
 
+/// Rows of a part that are read before their bytes are counted.
+const ROWS_OF_PIECE: usize = 250;
 const COLUMNS: &str = "l.seq, l.at, l.id, l.tenant, l.guard, l.kind, l.session, l.subject, l.outcome, l.reason, l.answer, l.input";
 
 fn borrow_row<'a>(row: &'a rusqlite::Row<'_>) -> Result<RowRef<'a>, rusqlite::Error> {
@@ -240,6 +242,34 @@ impl Embedded {
         self.blocking(search(self.inner.names, filter, order, after, limit, EFFECT_COLUMNS, read_with_effects)).await
     }
 
+    /// The oldest rows after a number, as many as were asked for or have these bytes, each as `make` makes it on the thread that reads.
+    pub(crate) async fn part<T: Send + 'static>(
+        &self,
+        after: Option<u64>,
+        most: usize,
+        most_bytes: usize,
+        make: impl Fn(RowWithEffects) -> T + Send + 'static,
+    ) -> Result<Vec<T>, StoreError> {
+        let names = self.inner.names;
+        let read = move |connection: &Connection| {
+            let (mut part, mut bytes, mut after) = (Vec::new(), 0, after);
+            while part.len() < most && bytes < most_bytes {
+                let asked = ROWS_OF_PIECE.min(most - part.len());
+                let filter = RowFilter::default();
+                let piece = search(names, filter, Order::OldestFirst, after, asked, EFFECT_COLUMNS, read_with_effects)(connection)?;
+                let is_last = piece.len() < asked;
+                bytes += piece.iter().map(|kept| kept.row.answer.len() + kept.row.input.len() + kept.effects.len()).sum::<usize>();
+                after = piece.last().map_or(after, |kept| Some(kept.row.seq));
+                part.extend(piece.into_iter().map(&make));
+                if is_last {
+                    break;
+                }
+            }
+            Ok(part)
+        };
+        self.blocking(read).await
+    }
+
     pub async fn row_numbers(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<u64>, StoreError> {
         self.blocking(search(self.inner.names, filter, order, after, limit, "l.seq", |row| row.get(0))).await
     }
@@ -350,5 +380,48 @@ impl Follow for Inner {
             }
             Ok(ControlFlow::Continue(()))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Durability;
+    use crate::embedded::{Options, Role};
+    use crate::key::Family;
+    use crate::store::{Cell, Change, Decided, Keep, Rules, Written};
+
+    #[tokio::test]
+    async fn a_part_ends_at_its_rows_or_its_bytes_and_the_next_goes_on_from_there() {
+        const ROWS: usize = 2 * ROWS_OF_PIECE + 100;
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options {
+            folder: folder.path().join("store"),
+            durability: Durability::Process,
+            memory_bytes: 1 << 20,
+            retention_days: 3650,
+            role: Role::Alone,
+            names: Names::PLAIN,
+        };
+        let rules = Rules { replay: |_, _, _, _| None, group: |_, _, _, _, _| None, keep: |_, _| Keep::Log, take_back: |_, _| None };
+        let store = Embedded::open(options, rules).unwrap();
+        for number in 0..ROWS {
+            let key = Names::PLAIN.key(Family::Session, "tenant", "session");
+            let cell = Cell { key, slot: 1, subject: "", group: 0 };
+            let row = || Row { id: format!("id-{number:04}"), at: 1, tenant: "tenant".into(), answer: "x".repeat(100), ..Row::default() };
+            let change = || Change { cell: 0, events: vec![1], state: vec![1] };
+            store.apply(&[cell], |_| Decided::Keep((), Written { row: row(), changes: vec![change()] })).await.unwrap();
+        }
+        let ids = |from: usize, count: usize| (from..from + count).map(|number| format!("id-{number:04}")).collect::<Vec<_>>();
+        let part = async |after: Option<u64>, most: usize, most_bytes: usize| {
+            let found = store.part(after, most, most_bytes, |logged| (logged.row.seq, logged.row.id)).await.unwrap();
+            found.into_iter().unzip::<_, _, Vec<u64>, Vec<String>>()
+        };
+        let (numbers, all) = part(None, usize::MAX, usize::MAX).await;
+        assert_eq!(all, ids(0, ROWS));
+        assert_eq!(part(None, ROWS_OF_PIECE + 7, usize::MAX).await.1, ids(0, ROWS_OF_PIECE + 7));
+        assert_eq!(part(Some(numbers[9]), 5, usize::MAX).await.1, ids(10, 5));
+        assert_eq!(part(None, usize::MAX, 1).await.1, ids(0, ROWS_OF_PIECE), "what is counted is a piece");
+        assert_eq!(part(Some(numbers[ROWS - 1]), usize::MAX, usize::MAX).await.1, Vec::<String>::new());
     }
 }

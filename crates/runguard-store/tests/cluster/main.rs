@@ -291,7 +291,7 @@ async fn what_arrives_after_its_session_was_erased_stays_out_of_the_log() {
     let about = late.about(About::offered(4, 1, Names::PLAIN)).await.unwrap();
     let later = RowWithEffects { row: Row { at: 1_700_000_000_001, ..row("gone") }, ..RowWithEffects::default() };
     let entries = [entry::encode(&erased), entry::encode(std::slice::from_ref(&later))];
-    late.swap(entries.map(|entry| Swap { partition: 3, cells: Vec::new(), entry }).into()).await.unwrap();
+    late.swap(&entries.map(|entry| Swap { partition: 3, cells: Vec::new(), entry })).await.unwrap();
     assert_eq!(Some(about.generation), together.link.generation());
     together.nodes[0].flush().await.unwrap();
     let found = together.nodes[0].rows(filter(), Order::OldestFirst, None, 10).await.unwrap();
@@ -368,7 +368,7 @@ async fn what_was_decided_by_a_clock_that_was_ahead_stays_erased_too() {
     let send = async |at: i64, id: &str| {
         let row = Row { at, id: id.to_owned(), ..row("gone") };
         let entry = entry::encode(&[RowWithEffects { row, ..RowWithEffects::default() }]);
-        late.swap(vec![Swap { partition: 3, cells: Vec::new(), entry }]).await.unwrap();
+        late.swap(&[Swap { partition: 3, cells: Vec::new(), entry }]).await.unwrap();
         together.nodes[0].flush().await.unwrap();
     };
     send(1_700_000_060_000, "ahead").await;
