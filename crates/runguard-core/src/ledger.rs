@@ -31,6 +31,7 @@ mod leases;
 
 use crate::calendar::Period;
 use crate::money::NanoDollars;
+use crate::packed::write_behind;
 use crate::time::Timestamp;
 pub use calls::Calls;
 pub use exceeded::{BudgetExceeded, Level, Unit};
@@ -301,11 +302,11 @@ impl Account {
 
     /// As it is kept. Accounts without a period are kept as they were before there were any.
     pub fn to_bytes(&self) -> Vec<u8> {
-        /// Most accounts fit.
-        const ROOM: usize = 256;
-        let bytes = postcard::to_extend(self, Vec::with_capacity(ROOM)).unwrap_or_default();
+        /// Most accounts fit, but for what is set aside.
+        const ROOM: usize = 128;
+        let bytes = write_behind(Vec::with_capacity(ROOM + self.open.packed_bytes()), self).unwrap_or_default();
         match self.ends {
-            Some(ends) => postcard::to_extend(&ends, bytes).unwrap_or_default(),
+            Some(ends) => write_behind(bytes, &ends).unwrap_or_default(),
             None => bytes,
         }
     }
@@ -348,7 +349,7 @@ impl Account {
 
     /// A reservation that can be settled; one that is free again is none.
     pub fn lease(&self, id: u64, now: Timestamp) -> Option<Lease> {
-        self.open.by_number.get(&id).copied().filter(|lease| lease.is_booked() || lease.counts(now) || lease.is_overdue(now))
+        self.open.by_number.get(id).copied().filter(|lease| lease.is_booked() || lease.counts(now) || lease.is_overdue(now))
     }
 
     /// What is booked for a reservation because nobody settled it in its time.
@@ -362,7 +363,7 @@ impl Account {
     }
 
     fn booked_as(&self, booked: Booked, id: u64) -> Cost {
-        self.open.by_number.get(&id).filter(|lease| lease.booked == booked).map_or(Cost::ZERO, |lease| lease.cost)
+        self.open.by_number.get(id).filter(|lease| lease.booked == booked).map_or(Cost::ZERO, |lease| lease.cost)
     }
 
     /// How many reservations are open, at most: some may have expired, or are booked.

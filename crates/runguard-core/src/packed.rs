@@ -3,6 +3,34 @@
 //! What is read and written at every step, and has many members of one size, costs less as one run of bytes than member by
 //! member.
 
+use serde::Serialize;
+
+/// Bytes that grow: what comes as one run is copied as one.
+struct Behind(Vec<u8>);
+
+impl postcard::ser_flavors::Flavor for Behind {
+    type Output = Vec<u8>;
+
+    fn try_extend(&mut self, data: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(data);
+        Ok(())
+    }
+
+    fn try_push(&mut self, data: u8) -> postcard::Result<()> {
+        self.0.push(data);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<Vec<u8>> {
+        Ok(self.0)
+    }
+}
+
+/// Writes something behind what is in these bytes.
+pub fn write_behind<T: Serialize + ?Sized>(bytes: Vec<u8>, value: &T) -> postcard::Result<Vec<u8>> {
+    postcard::serialize_with_flavor(value, Behind(bytes))
+}
+
 /// Has a form of plain bytes.
 pub(crate) trait Packed: Sized {
     fn pack(&self) -> Vec<u8>;

@@ -308,13 +308,21 @@ impl Engine {
 
     /// Decides, keeps decision and count together, and answers once both are safe.
     pub async fn ask(&self, asked: Asked<'_>) -> Result<Answered, EngineError> {
-        let (answered, safe) = self.decide(asked).await?;
+        let (answered, safe) = self.decide_for(asked, true).await?;
         safe.wait().await?;
         Ok(answered)
     }
 
-    /// The same for whoever has more to ask before anybody is told: what is asked next is decided upon this, and safe no sooner.
+    /// The same for whoever is in this process, and has more to ask before anybody is told: what is asked next is decided upon this, and safe
+    /// no sooner.
     pub async fn decide(&self, asked: Asked<'_>) -> Result<(Answered, Safe), EngineError> {
+        // What this process decides alone it hears of, or it did not happen. What others keep may have happened unheard.
+        let may_be_unheard = self.store.is_shared();
+        self.decide_for(asked, may_be_unheard).await
+    }
+
+    /// `may_be_unheard`: the answer may be lost on its way, and what it settles be told again.
+    async fn decide_for(&self, asked: Asked<'_>, may_be_unheard: bool) -> Result<(Answered, Safe), EngineError> {
         self.store.tell_time(asked.now.as_millis());
         let settings = self.settings.load();
         let policy = settings.policies.for_tenant(asked.tenant);
@@ -331,7 +339,7 @@ impl Engine {
                 return Err(EngineError::KeyReused);
             }
         }
-        let repeats = asked.repeats();
+        let repeats = asked.repeats(may_be_unheard);
         for repeat in &repeats {
             let key = names.key(Family::Idempotency, asked.tenant, &repeat.key);
             let group = cells.first().map_or(key.group(), |first| first.group);
@@ -691,14 +699,15 @@ struct Repeat<'a> {
 }
 
 impl Asked<'_> {
-    /// By the caller's own key, and by what it settles, under whatever key.
-    fn repeats(&self) -> SmallVec<[Repeat<'_>; 2]> {
+    /// By the caller's own key and, where it may be told again, by what it settles, under whatever key.
+    fn repeats(&self, may_be_unheard: bool) -> SmallVec<[Repeat<'_>; 2]> {
         let own = self.idempotency.as_ref().map(|Idempotency { key, fingerprint }| Repeat {
             key: Cow::Borrowed(*key),
             fingerprint: *fingerprint,
             is_settlement: false,
         });
-        let settled = self.operation.once().map(|key| Repeat { key: key.into(), fingerprint: 0, is_settlement: true });
+        let settled = may_be_unheard.then(|| self.operation.once()).flatten();
+        let settled = settled.map(|key| Repeat { key: key.into(), fingerprint: 0, is_settlement: true });
         own.into_iter().chain(settled).collect()
     }
 }

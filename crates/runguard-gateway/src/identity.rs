@@ -11,6 +11,7 @@ use http::HeaderMap;
 use runguard_core::fingerprint;
 use runguard_core::run::service::short_id;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// How a run was found, for the log and for people.
@@ -178,34 +179,37 @@ pub(crate) fn conversation(member: &str) -> Option<String> {
 
 /// The words a conversation begins with: what the model is told to be, and the first that a person says.
 fn begin(api: Api, body: &Members<'_>, out: &mut String) {
-    let member = |name: &str| body.get(name).and_then(|text| serde_json::from_str::<Value>(text).ok()).unwrap_or_default();
     let (told, said) = match api {
-        Api::Chat => (Value::Null, member("messages")),
-        Api::Completions => (Value::Null, member("prompt")),
-        // A text alone is what a person says.
-        Api::Responses => match member("input") {
-            text @ Value::String(_) => (member("instructions"), serde_json::json!([{"role": "user", "content": text}])),
-            items => (member("instructions"), items),
-        },
-        Api::Embeddings => (Value::Null, member("input")),
-        Api::Messages | Api::Converse => (member("system"), member("messages")),
+        Api::Chat => (None, body.get("messages")),
+        Api::Completions => (None, body.get("prompt")),
+        Api::Responses => (body.get("instructions"), body.get("input")),
+        Api::Embeddings => (None, body.get("input")),
+        Api::Messages | Api::Converse => (body.get("system"), body.get("messages")),
         Api::Invoke(_) => {
-            let said = ["messages", "message", "prompt", "inputText", "texts"].into_iter().map(member).find(|said| !said.is_null());
-            (member("system"), said.unwrap_or_default())
+            (body.get("system"), ["messages", "message", "prompt", "inputText", "texts"].into_iter().find_map(|name| body.get(name)))
         }
     };
-    words(&told, out);
+    let value = |json: &str| serde_json::from_str::<Value>(json).unwrap_or_default();
+    if let Some(told) = told {
+        words(&value(told), out);
+    }
     out.push('\0');
-    match said.as_array() {
-        None => words(&said, out),
-        Some(messages) => {
-            for message in messages {
-                words(message, out);
-                out.push('\0');
-                if !matches!(message.get("role").and_then(Value::as_str), Some("system" | "developer")) {
-                    break;
-                }
-            }
+    let Some(said) = said else { return };
+    // Only the beginning is read: the rest of a conversation may be long.
+    let Ok(messages) = serde_json::from_str::<Vec<&RawValue>>(said) else {
+        match value(said) {
+            // A text alone is what a person says: the same as a list of that one message.
+            Value::String(text) if api == Api::Responses => out.extend(["user", &text, "\0"]),
+            said => words(&said, out),
+        }
+        return;
+    };
+    for message in messages {
+        let message = value(message.get());
+        words(&message, out);
+        out.push('\0');
+        if !matches!(message.get("role").and_then(Value::as_str), Some("system" | "developer")) {
+            break;
         }
     }
 }

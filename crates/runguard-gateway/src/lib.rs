@@ -157,7 +157,8 @@ impl Gateway {
         let dialect = passing.dialect;
         let (send, reply) = oneshot::channel();
         let now = request.headers().get(NOW_HEADER).map(|value| Bytes::copy_from_slice(value.as_bytes()));
-        tokio::spawn(async move {
+        // Boxed, so that it is not moved with all the room it needs later.
+        tokio::spawn(Box::pin(async move {
             let trace = request.headers().get("traceparent").and_then(|header| TraceContext::parse(header.as_bytes()));
             let held = share.take_bytes();
             let under_way = Arc::new(share);
@@ -166,7 +167,7 @@ impl Gateway {
             drop(held);
             // A caller who is gone needs no reply; a stream notices it by itself.
             let _ = send.send(reply.unwrap_or_else(|refusal| refusal.into_reply(passing.dialect)));
-        });
+        }));
         reply.await.unwrap_or_else(|_| {
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", "The gateway is stopping. Try again.").into_reply(dialect)
         })

@@ -3,7 +3,7 @@
 //! A provider's prompt cache goes by bytes, and a caller may send fields that nobody here knows. So a body is never written anew:
 //! what has to be changed is cut out and put in.
 
-use runguard_guards::input::Object;
+use runguard_core::object::Object;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;

@@ -16,7 +16,7 @@ use runguard_guards::input::{Input, PassedCall};
 use runguard_http::load::Share;
 use serde::Deserialize;
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -118,15 +118,67 @@ impl Books {
 
 /// Runs that are followed in memory: how far the bounds of their models were wrong. Their money and their trips are in the store.
 const MOST_RUNS: usize = 20_000;
-const IDLE: Duration = Duration::from_secs(3600);
 /// How often one who waits for others looks again without being told.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
-    by_name: Mutex<HashMap<String, (Arc<Mutex<Run>>, Instant)>>,
+    followed: Mutex<Followed>,
     /// Something was settled: those who wait may fit.
     settled: Notify,
+}
+
+/// The runs, and in which order they leave: one for each that comes, so that nobody waits until thousands have left.
+#[derive(Debug, Default)]
+struct Followed {
+    by_name: HashMap<Arc<str>, FollowedRun>,
+    order: VecDeque<Arc<str>>,
+}
+
+#[derive(Debug)]
+struct FollowedRun {
+    run: Arc<Mutex<Run>>,
+    /// Since it was last its turn to leave.
+    was_asked: bool,
+}
+
+impl Followed {
+    fn of(&mut self, tenant: &str, name: &str) -> Arc<Mutex<Run>> {
+        let key = [tenant, "\0", name].concat();
+        if let Some(followed) = self.by_name.get_mut(key.as_str()) {
+            followed.was_asked = true;
+            return followed.run.clone();
+        }
+        self.make_room();
+        let budget = ServiceBudget::paid_if_unsettled(name, Limits::default(), Unanswered::Refused);
+        let run = Arc::new(Mutex::new(Run::new(name, Ceilings::default(), Loops::default(), None, Some(Money::Service(budget)))));
+        let key: Arc<str> = key.into();
+        self.order.push_back(key.clone());
+        self.by_name.insert(key, FollowedRun { run: run.clone(), was_asked: false });
+        run
+    }
+
+    /// The first that nobody asked for since it was last looked at leaves; one that is being asked stays.
+    fn make_room(&mut self) {
+        /// Where all of so many are in use, there is one more for now.
+        const MOST_LOOKED_AT: usize = 16;
+        if self.by_name.len() < MOST_RUNS {
+            return;
+        }
+        for _ in 0..MOST_LOOKED_AT {
+            let Some(first) = self.order.pop_front() else { return };
+            let stays = |followed: &mut FollowedRun| std::mem::take(&mut followed.was_asked) || Arc::strong_count(&followed.run) > 1;
+            if self.by_name.get_mut(&first).is_some_and(stays) {
+                self.order.push_back(first);
+                continue;
+            }
+            self.by_name.remove(&first);
+            // Those that had to stay leave in the end.
+            if self.by_name.len() < MOST_RUNS {
+                return;
+            }
+        }
+    }
 }
 
 /// What is about to be asked.
@@ -167,21 +219,7 @@ impl SetAside {
 
 impl Runs {
     fn of(&self, tenant: &str, name: &str) -> Arc<Mutex<Run>> {
-        let mut runs = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        if runs.len() >= MOST_RUNS {
-            runs.retain(|_, (run, seen)| Arc::strong_count(run) > 1 || now.duration_since(*seen) < IDLE);
-        }
-        if runs.len() >= MOST_RUNS {
-            runs.retain(|_, (run, _)| Arc::strong_count(run) > 1);
-        }
-        let entry = runs.entry(format!("{tenant}\0{name}")).or_insert_with(|| {
-            let budget = ServiceBudget::paid_if_unsettled(name, Limits::default(), Unanswered::Refused);
-            let run = Run::new(name, Ceilings::default(), Loops::default(), None, Some(Money::Service(budget)));
-            (Arc::new(Mutex::new(run)), now)
-        });
-        entry.1 = now;
-        entry.0.clone()
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner).of(tenant, name)
     }
 
     /// Sets the most that a question may cost aside, in everything that limits it.
@@ -269,4 +307,26 @@ fn not_set_aside(refusal: RunRefusal, is_set_aside: bool) -> NotSetAside {
 /// A panic elsewhere cannot leave a run half changed: its changes do not panic.
 fn locked(run: &Mutex<Run>) -> MutexGuard<'_, Run> {
     run.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_too_many_runs_those_leave_that_nobody_asks_for() {
+        let mut followed = Followed::default();
+        let busy = followed.of("t", "busy");
+        let known = Arc::downgrade(&followed.of("t", "known"));
+        for number in 0..3 * MOST_RUNS {
+            followed.of("t", &number.to_string());
+            if number.is_multiple_of(1_000) {
+                assert!(known.upgrade().is_some_and(|known| Arc::ptr_eq(&known, &followed.of("t", "known"))), "{number}");
+            }
+            assert!(followed.by_name.len() <= MOST_RUNS && followed.order.len() == followed.by_name.len());
+        }
+        assert!(Arc::ptr_eq(&busy, &followed.of("t", "busy")), "whoever is asked stays");
+        let is_there = |name: &str| followed.by_name.contains_key(["t\0", name].concat().as_str());
+        assert_eq!((is_there("0"), is_there("59999")), (false, true));
+    }
 }

@@ -312,7 +312,7 @@ fn times_the_price(model: &str, tier: ServiceTier, body: &Members<'_>) -> u64 {
         }
     };
     let says = |mark: &[u8]| memchr::memmem::find(body.whole_text().as_bytes(), mark).is_some();
-    let served = times(Usage::new(MANY, MANY).in_tier(tier), Usage::new(MANY, MANY));
+    let served = if tier == ServiceTier::Standard { 1 } else { times(Usage::new(MANY, MANY).in_tier(tier), Usage::new(MANY, MANY)) };
     let is_spoken = body.get("modalities").is_some_and(|kinds| kinds.contains("audio")) || says(b"\"input_audio\"");
     let spoken = if is_spoken {
         let written = times(Usage { audio_output_tokens: MANY, ..Usage::default() }, Usage::new(0, MANY));

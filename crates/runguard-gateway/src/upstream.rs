@@ -221,6 +221,9 @@ pub(crate) fn travelling(headers: &HeaderMap, dialect: Dialect, credentials: &Cr
     Ok(out)
 }
 
+/// Headers that are put in here, on the way there or back.
+const MOST_OWN: usize = 9;
+
 /// Headers without those that are between neighbours, and without ours.
 pub(crate) fn without_hop(headers: &HeaderMap) -> HeaderMap {
     let named: Vec<HeaderName> = headers
@@ -236,7 +239,7 @@ pub(crate) fn without_hop(headers: &HeaderMap) -> HeaderMap {
             && !name.as_str().starts_with("proxy-")
             && !name.as_str().starts_with("x-runguard-")
     };
-    let mut out = HeaderMap::with_capacity(headers.len());
+    let mut out = HeaderMap::with_capacity(headers.len() + MOST_OWN);
     for (name, value) in headers.iter().filter(|(name, value)| travels(name) && !is_own_key(value)) {
         out.append(name.clone(), value.clone());
     }

@@ -9,12 +9,11 @@
 use runguard_core::calendar::Period;
 use runguard_core::ledger::{Limits, MOST_SCOPES, Scope, scope_label};
 use runguard_core::money::NanoDollars;
+use runguard_core::object::Object;
 pub use runguard_core::text::MAX_TEXT_BYTES;
-use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
-use std::fmt;
 
 /// Longest identifier, in characters.
 pub const MAX_ID_CHARS: usize = 256;
@@ -356,57 +355,6 @@ impl<'a> Input<'a> {
             Some(Parsed::Json(raw)) => Some(raw),
             _ => None,
         }
-    }
-}
-
-/// The members of a JSON object in their order, values unread.
-#[derive(Debug)]
-pub struct Object<'a>(pub Vec<(Cow<'a, str>, &'a RawValue)>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Members<'a>(std::marker::PhantomData<&'a ()>);
-        impl<'de: 'a, 'a> Visitor<'de> for Members<'a> {
-            type Value = Object<'a>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<'a>, A::Error> {
-                let mut members = Vec::with_capacity(8);
-                while let Some(Name(name)) = map.next_key()? {
-                    members.push((name, map.next_value()?));
-                }
-                Ok(Object(members))
-            }
-        }
-        deserializer.deserialize_map(Members(std::marker::PhantomData))
-    }
-}
-
-/// A member's name, borrowed where it has no escapes.
-struct Name<'a>(Cow<'a, str>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NameVisitor<'a>(std::marker::PhantomData<&'a ()>);
-        impl<'de: 'a, 'a> Visitor<'de> for NameVisitor<'a> {
-            type Value = Name<'a>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a member name")
-            }
-
-            fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Name<'a>, E> {
-                Ok(Name(Cow::Borrowed(name)))
-            }
-
-            fn visit_str<E>(self, name: &str) -> Result<Name<'a>, E> {
-                Ok(Name(Cow::Owned(name.to_owned())))
-            }
-        }
-        deserializer.deserialize_str(NameVisitor(std::marker::PhantomData))
     }
 }
 

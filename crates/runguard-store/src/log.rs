@@ -3,6 +3,7 @@
 use crate::error::StoreError;
 use crate::key::{Family, Key};
 use crate::store::{Cell, Change, FEW};
+use runguard_core::packed::write_behind;
 use runguard_core::row::{Effect, Row, RowCount, RowRef};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -150,7 +151,7 @@ pub(crate) fn encode_effects(cells: &[Cell<'_>], changes: &[Change]) -> Result<V
     let lives_with = cells.first().filter(|first| only_kept && first.key.family != Family::Idempotency);
     let changed = changes.iter().map(|change| effect(cells[change.cell], &change.events));
     let effects: SmallVec<[Effect<'_>; FEW]> = lives_with.map(|first| effect(*first, &[])).into_iter().chain(changed).collect();
-    postcard::to_extend(&*effects, Vec::with_capacity(ROOM)).map_err(|error| StoreError::Write(error.to_string()))
+    write_behind(Vec::with_capacity(ROOM), &*effects).map_err(|error| StoreError::Write(error.to_string()))
 }
 
 /// The same of effects that were read.

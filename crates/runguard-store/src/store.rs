@@ -300,6 +300,14 @@ impl Store {
         }
     }
 
+    /// Whether the states are elsewhere: what was decided may then have happened though nobody heard of it.
+    pub fn is_shared(&self) -> bool {
+        match self {
+            Self::Embedded(_) | Self::Memory(_) => false,
+            Self::Cluster(_) => true,
+        }
+    }
+
     /// How the node of a cluster stands; `None` for a process of its own.
     pub fn cluster_health(&self) -> Option<ClusterHealth> {
         match self {

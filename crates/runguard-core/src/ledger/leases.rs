@@ -64,10 +64,69 @@ pub enum Unsettled {
     Spent,
 }
 
+/// Up to here reservations stand in one list: quick to read from a store, to copy and to write.
+const FEW: usize = 1024;
+
+/// Reservations in the order of their numbers. Few of them are a list, many a tree, in which one more moves none of the others.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ByNumber {
+    /// Empty while there are many.
+    few: Vec<(u64, Lease)>,
+    many: BTreeMap<u64, Lease>,
+}
+
+impl ByNumber {
+    fn place(&self, id: u64) -> Result<usize, usize> {
+        self.few.binary_search_by_key(&id, |(id, _)| *id)
+    }
+
+    pub(super) fn get(&self, id: u64) -> Option<&Lease> {
+        if self.many.is_empty() { Some(&self.few[self.place(id).ok()?].1) } else { self.many.get(&id) }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.few.len() + self.many.len()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u64, &Lease)> {
+        self.few.iter().map(|(id, lease)| (*id, lease)).chain(self.many.iter().map(|(id, lease)| (*id, lease)))
+    }
+
+    fn values_mut(&mut self) -> impl Iterator<Item = &mut Lease> {
+        self.few.iter_mut().map(|(_, lease)| lease).chain(self.many.values_mut())
+    }
+
+    /// It is not there yet.
+    fn insert(&mut self, id: u64, lease: Lease) {
+        if self.many.is_empty() && self.few.len() < FEW {
+            let (Ok(place) | Err(place)) = self.place(id);
+            self.few.insert(place, (id, lease));
+        } else {
+            self.many.extend(std::mem::take(&mut self.few));
+            self.many.insert(id, lease);
+        }
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Lease> {
+        if self.many.is_empty() { Some(self.few.remove(self.place(id).ok()?).1) } else { self.many.remove(&id) }
+    }
+
+    fn retain(&mut self, mut stays: impl FnMut(&mut Lease) -> bool) {
+        self.few.retain_mut(|(_, lease)| stays(lease));
+        self.many.retain(|_, lease| stays(lease));
+    }
+}
+
+impl PartialEq for ByNumber {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.iter().eq(other.iter())
+    }
+}
+
 /// Reservations that are not settled, by their number.
 #[derive(Debug, Clone)]
 pub struct Leases {
-    pub(super) by_number: BTreeMap<u64, Lease>,
+    pub(super) by_number: ByNumber,
     /// Of all of them, also those that have expired, but for those that are booked.
     sum: [u128; 2],
     /// None is due before this.
@@ -76,7 +135,7 @@ pub struct Leases {
 
 impl Default for Leases {
     fn default() -> Self {
-        Self { by_number: BTreeMap::new(), sum: [0; 2], earliest: Timestamp::MAX }
+        Self { by_number: ByNumber::default(), sum: [0; 2], earliest: Timestamp::MAX }
     }
 }
 
@@ -91,8 +150,13 @@ impl Eq for Leases {}
 impl Leases {
     const BYTES_OF_ONE: usize = 32;
 
+    /// How long they are as they are kept.
+    pub(super) fn packed_bytes(&self) -> usize {
+        self.by_number.len() * Self::BYTES_OF_ONE
+    }
+
     pub(super) fn in_force(&self, now: Timestamp) -> impl Iterator<Item = (u64, &Lease)> {
-        self.by_number.iter().filter(move |(_, lease)| lease.counts(now)).map(|(id, lease)| (*id, lease))
+        self.by_number.iter().filter(move |(_, lease)| lease.counts(now))
     }
 
     /// There may be very many; most of the time none of them has expired.
@@ -105,7 +169,7 @@ impl Leases {
         if now < self.earliest {
             return Cost::ZERO;
         }
-        cost_of(sum_of(self.by_number.values().filter(|lease| lease.is_overdue(now))))
+        cost_of(sum_of(self.by_number.iter().map(|(_, lease)| lease).filter(|lease| lease.is_overdue(now))))
     }
 
     pub(super) fn insert(&mut self, id: u64, lease: Lease) {
@@ -116,7 +180,7 @@ impl Leases {
     }
 
     pub(super) fn remove(&mut self, id: u64) -> Option<Lease> {
-        let lease = self.by_number.remove(&id)?;
+        let lease = self.by_number.remove(id)?;
         if !lease.is_booked() {
             let amounts = lease.cost.amounts();
             self.sum = [self.sum[0] - u128::from(amounts[0]), self.sum[1] - u128::from(amounts[1])];
@@ -131,7 +195,7 @@ impl Leases {
         }
         let mut paid = Cost::ZERO;
         let mut by_number = std::mem::take(&mut self.by_number);
-        by_number.retain(|_, lease| {
+        by_number.retain(|lease| {
             if lease.is_overdue(at) {
                 paid = paid.plus(lease.cost);
                 lease.booked = Booked::Here;
@@ -139,10 +203,10 @@ impl Leases {
             at < lease.is_due_at()
         });
         let mut booked: Vec<(Timestamp, u64)> =
-            by_number.iter().filter(|(_, lease)| lease.is_booked()).map(|(id, lease)| (lease.expires, *id)).collect();
+            by_number.iter().filter(|(_, lease)| lease.is_booked()).map(|(id, lease)| (lease.expires, id)).collect();
         booked.sort_unstable();
         for (_, id) in booked.iter().take(booked.len().saturating_sub(MAX_BOOKED)) {
-            by_number.remove(id);
+            by_number.remove(*id);
         }
         *self = Self::of(by_number);
         paid
@@ -156,8 +220,9 @@ impl Leases {
         }
     }
 
-    fn of(by_number: BTreeMap<u64, Lease>) -> Self {
-        let (sum, earliest) = (sum_of(by_number.values()), by_number.values().map(Lease::is_due_at).min());
+    fn of(by_number: ByNumber) -> Self {
+        let leases = || by_number.iter().map(|(_, lease)| lease);
+        let (sum, earliest) = (sum_of(leases()), leases().map(Lease::is_due_at).min());
         Self { by_number, sum, earliest: earliest.unwrap_or(Timestamp::MAX) }
     }
 }
@@ -182,8 +247,8 @@ const BEFORE_BIT: i64 = 1 << 61;
 
 impl Packed for Leases {
     fn pack(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.by_number.len() * Self::BYTES_OF_ONE);
-        for (id, Lease { cost, expires, unsettled, booked }) in &self.by_number {
+        let mut bytes = Vec::with_capacity(self.packed_bytes());
+        for (id, Lease { cost, expires, unsettled, booked }) in self.by_number.iter() {
             bytes.extend_from_slice(&id.to_le_bytes());
             bytes.extend_from_slice(&cost.usd.as_nanos().to_le_bytes());
             bytes.extend_from_slice(&cost.tokens.to_le_bytes());
@@ -213,7 +278,63 @@ impl Packed for Leases {
             };
             Some((number(0)?, Lease { cost, expires: Timestamp::from_millis(expires), unsettled, booked }))
         };
-        bytes.chunks(Self::BYTES_OF_ONE).map(read).collect::<Option<_>>().map(Self::of)
+        let mut few = Vec::with_capacity(bytes.len().div_ceil(Self::BYTES_OF_ONE));
+        for one in bytes.chunks(Self::BYTES_OF_ONE) {
+            few.push(read(one)?);
+        }
+        let is_list = few.len() <= FEW && few.is_sorted_by(|(left, _), (right, _)| left < right);
+        Some(Self::of(if is_list {
+            ByNumber { few, ..ByNumber::default() }
+        } else {
+            ByNumber { many: few.into_iter().collect(), ..ByNumber::default() }
+        }))
     }
 }
 serialise_packed!(Leases);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_and_many_are_found_counted_and_kept_alike() {
+        let lease = |number: u64| Lease {
+            cost: Cost::tokens(number % 7),
+            expires: Timestamp::from_millis(1_000),
+            unsettled: Unsettled::Spent,
+            booked: Booked::Not,
+        };
+        let mut leases = Leases::default();
+        // In no order, so that each has its place to find.
+        let numbers: Vec<u64> = (0..2 * FEW as u64).map(|number| number.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
+        for (count, number) in numbers.iter().enumerate() {
+            leases.insert(*number, lease(*number));
+            assert_eq!((leases.by_number.len(), leases.by_number.get(*number)), (count + 1, Some(&lease(*number))));
+            if (count + 1).is_multiple_of(500) {
+                assert_eq!(Leases::unpack(&leases.pack()).unwrap(), leases, "{count}");
+            }
+        }
+        assert!(leases.by_number.few.is_empty() && leases.by_number.iter().map(|(id, _)| id).is_sorted());
+        let in_force = |leases: &Leases| {
+            (leases.total(Timestamp::ZERO).tokens, leases.in_force(Timestamp::ZERO).map(|(_, one)| one.cost.tokens).sum::<u64>())
+        };
+        for (gone, number) in numbers.iter().enumerate() {
+            let (kept, counted) = in_force(&leases);
+            assert_eq!(kept, counted);
+            assert_eq!((leases.remove(*number), leases.remove(*number)), (Some(lease(*number)), None));
+            if gone == FEW {
+                leases = Leases::unpack(&leases.pack()).unwrap();
+                assert!(leases.by_number.many.is_empty(), "few again");
+            }
+        }
+        assert_eq!((leases.by_number.len(), leases), (0, Leases::default()));
+        let mut bytes = Leases::default().pack();
+        for number in [5_u64, 3] {
+            let mut one = Leases::default();
+            one.insert(number, lease(number));
+            bytes.extend(one.pack());
+        }
+        assert_eq!(Leases::unpack(&bytes).unwrap().by_number.get(3), Some(&lease(3)), "whatever their order was");
+        assert!(Leases::unpack(&bytes[1..]).is_none());
+    }
+}

@@ -1,5 +1,6 @@
 //! What came back over HTTP: an answer, nothing that helps, or a mistake that whoever asked has to hear.
 
+use crate::object::Object;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
@@ -67,9 +68,9 @@ pub fn read<'a>(method: &str, path: &str, status: u16, body: &'a str) -> Result<
 }
 
 /// The members of a guard's answer; `None` when it decides nothing.
-pub(super) fn decision(body: &str) -> Option<Map<String, Value>> {
-    let answer: Map<String, Value> = serde_json::from_str(body).ok()?;
-    let is_decision = answer.get("allow").is_some_and(Value::is_boolean) || answer.get("recorded") == Some(&Value::Bool(true));
+pub(super) fn decision(body: &str) -> Option<Object<'_>> {
+    let answer: Object<'_> = serde_json::from_str(body).ok()?;
+    let is_decision = matches!(answer.get("allow"), Some("true" | "false")) || answer.get("recorded") == Some("true");
     is_decision.then_some(answer)
 }
 

@@ -22,10 +22,12 @@ use crate::detect::stall::{Deed, Rung, StallRule, StallSessions, StallSettings, 
 use crate::fingerprint;
 use crate::ledger::{Cost, Limits, Unit, Unsettled};
 use crate::money::NanoDollars;
+use crate::object::Object;
 use crate::prices::{ServiceTier, Usage};
 use crate::reason::Reason;
 use crate::time::{Span, Timestamp};
-use serde_json::{Map, Value};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt;
@@ -88,21 +90,27 @@ impl Turns {
     }
 }
 
-/// The body of a request, field by field.
+/// The body of a request, field by field, each once.
 #[derive(Debug, Default)]
-struct Body(Map<String, Value>);
+struct Body(Vec<(&'static str, Value)>);
+
+impl Serialize for Body {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
 
 impl Body {
     fn of_session(session: &str) -> Self {
         Self::default().with("session_id", short_id(session))
     }
 
-    fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.0.insert(name.to_owned(), value.into());
+    fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
+        self.0.push((name, value.into()));
         self
     }
 
-    fn maybe(self, name: &str, value: Option<impl Into<Value>>) -> Self {
+    fn maybe(self, name: &'static str, value: Option<impl Into<Value>>) -> Self {
         match value {
             Some(value) => self.with(name, value),
             None => self,
@@ -169,7 +177,7 @@ impl Part {
 #[must_use = "a question that is not sent is never answered"]
 pub struct Question {
     path: &'static str,
-    body: Map<String, Value>,
+    body: Body,
     unanswered: Unanswered,
     asks: Asks,
     /// Asked once this one is answered, whatever the answer.
@@ -262,7 +270,7 @@ impl Told {
 }
 
 impl Question {
-    fn new(path: &'static str, Body(body): Body, unanswered: Unanswered, asks: Asks) -> Self {
+    fn new(path: &'static str, body: Body, unanswered: Unanswered, asks: Asks) -> Self {
         Self { path, body, unanswered, asks, next: None, is_kept: false }
     }
 
@@ -347,7 +355,7 @@ impl Asks {
         }
     }
 
-    fn read(self, answer: &ServiceReply) -> Told {
+    fn read(self, answer: &ServiceReply<'_>) -> Told {
         // It says nothing of the run, nor has it heard anything.
         if let Some(what) = self.part_unseen().filter(|_| !answer.allows() && answer.gives(Reason::StateUnavailable)) {
             // What is only not known may pass later, so nothing is used up for good.
@@ -380,7 +388,7 @@ impl Asks {
             }
             Self::Books { names_step, calls, .. } => Told::Books(answer.books(names_step, calls)),
             Self::Release | Self::Limits(_) | Self::CallEnded(_) => Told::Passed,
-            Self::Reserve(_) if answer.allows() => Told::Reserved(answer.text("reservation_id").map(str::to_owned)),
+            Self::Reserve(_) if answer.allows() => Told::Reserved(answer.text("reservation_id").map(Cow::into_owned)),
             Self::Loop { .. } | Self::UsedUp { .. } | Self::Spend(_) if answer.allows() => Told::Passed,
             Self::Loop { name, compared } => Told::Stopped(answer.loop_trip(name, compared)),
             Self::Spend(_) => answer.refusal(Told::refused),
@@ -396,19 +404,24 @@ impl Asks {
 }
 
 /// What a service answered. What it does not say beside its decision is taken to be nothing, so that an older one is understood too.
-struct ServiceReply(Map<String, Value>);
+struct ServiceReply<'a>(Object<'a>);
 
-impl ServiceReply {
-    fn text(&self, name: &str) -> Option<&str> {
-        self.0.get(name).and_then(Value::as_str)
+impl<'a> ServiceReply<'a> {
+    fn text(&self, name: &str) -> Option<Cow<'a, str>> {
+        self.0.text(name)
+    }
+
+    /// The same to keep; nothing where it is not said.
+    fn owned(&self, name: &str) -> String {
+        self.text(name).unwrap_or_default().into_owned()
     }
 
     fn whole(&self, name: &str) -> Option<u64> {
-        self.0.get(name).and_then(Value::as_u64)
+        self.0.read(name)
     }
 
     fn number(&self, name: &str) -> Option<f64> {
-        self.0.get(name).and_then(Value::as_f64)
+        self.0.read(name)
     }
 
     fn small(&self, name: &str) -> u32 {
@@ -416,25 +429,24 @@ impl ServiceReply {
     }
 
     fn allows(&self) -> bool {
-        self.0.get("allow").and_then(Value::as_bool).unwrap_or(true)
+        self.0.get("allow") != Some("false")
     }
 
     fn flag(&self, name: &str) -> bool {
-        self.0.get(name).and_then(Value::as_bool).unwrap_or(false)
+        self.0.get(name) == Some("true")
     }
 
     /// What it gives as the reason; an older service may give none.
     fn reason_or(&self, otherwise: Reason) -> Cow<'static, str> {
-        self.text("reason").map_or(Cow::Borrowed(otherwise.code()), |reason| Cow::Owned(reason.to_owned()))
+        self.text("reason").map_or(Cow::Borrowed(otherwise.code()), |reason| Cow::Owned(reason.into_owned()))
     }
 
     fn gives(&self, reason: Reason) -> bool {
-        self.text("reason") == Some(reason.code())
+        self.text("reason").as_deref() == Some(reason.code())
     }
 
     fn loop_trip(&self, name: String, compared: Compared) -> Trip {
-        let pattern = self.0.get("pattern").and_then(Value::as_array).map(|names| names.iter().filter_map(Value::as_str));
-        let pattern: Vec<String> = pattern.map_or_else(|| vec![name], |names| names.map(str::to_owned).collect());
+        let pattern: Vec<String> = self.0.read("pattern").unwrap_or_else(|| vec![name]);
         let found = if self.gives(Reason::CallCeiling) {
             let max_calls = self.small("max_calls");
             LoopDetected { pattern, repeats: max_calls.saturating_add(1), kind: LoopKind::Ceiling { max_calls }, compared }
@@ -446,8 +458,8 @@ impl ServiceReply {
 
     fn verdict(&self) -> Verdict {
         Verdict {
-            rung: self.text("rung").and_then(Rung::from_code).unwrap_or_default(),
-            rule: self.text("rule").and_then(StallRule::from_code),
+            rung: self.text("rung").as_deref().and_then(Rung::from_code).unwrap_or_default(),
+            rule: self.text("rule").as_deref().and_then(StallRule::from_code),
             count: self.small("count"),
         }
     }
@@ -472,8 +484,7 @@ impl ServiceReply {
     /// a price, or a service that cannot say.
     fn refusal(&self, limited: impl FnOnce(Trip, bool) -> Told) -> Told {
         if self.gives(Reason::UnknownModel) {
-            let text = |name| self.text(name).unwrap_or_default().to_owned();
-            return Told::Unpriced(Unpriced { model: text("model"), message: text("message") });
+            return Told::Unpriced(Unpriced { model: self.owned("model"), message: self.owned("message") });
         }
         let (number, whole) = (|name| self.number(name).unwrap_or(0.0), |name| self.whole(name).unwrap_or(0) as f64);
         let (unit, spent, limit) = if self.gives(Reason::CallCapReached) {
@@ -500,8 +511,7 @@ impl ServiceReply {
 
     /// In the service's own words: it knows the names of scopes, and codes that this program does not.
     fn trip(&self, what: What) -> Trip {
-        let text = |name| self.text(name).unwrap_or_default().to_owned();
-        Trip { reason: text("reason").into(), message: text("message"), what }
+        Trip { reason: self.owned("reason").into(), message: self.owned("message"), what }
     }
 }
 
@@ -688,7 +698,7 @@ pub struct ServiceBudget {
 #[derive(Debug)]
 struct Unsent {
     path: &'static str,
-    body: Map<String, Value>,
+    body: Body,
 }
 
 /// Requests that are kept of one budget while its service is away; of more, the oldest are lost.
@@ -807,7 +817,7 @@ impl ServiceBudget {
     pub(super) fn commit_for_good(self: &Arc<Self>, reservation: Option<&str>, paid: Spent<'_>) -> Question {
         let mut question = self.commit(reservation, paid);
         if let Some(id) = reservation {
-            question.last().body.insert("request_id".to_owned(), format!("commit-{id}").into());
+            question.last().body.0.push(("request_id", format!("commit-{id}").into()));
         }
         question.kept()
     }
@@ -818,7 +828,7 @@ impl ServiceBudget {
         seen.iter().copied().find(|(_, spent, limit)| *spent >= *limit * share)
     }
 
-    fn see(&self, answer: &ServiceReply) {
+    fn see(&self, answer: &ServiceReply<'_>) {
         let Books { spent, limit, spent_tokens, limit_tokens, .. } = answer.books(false, None);
         let limits = [(Unit::Usd, spent, limit), (Unit::Tokens, spent_tokens as f64, limit_tokens.map(|limit| limit as f64))];
         let limits = limits.into_iter().filter_map(|(unit, spent, limit)| Some((unit, spent, limit?)));
@@ -885,7 +895,7 @@ impl ServiceBudget {
         let mut kept = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
         let first = kept.len().min(SENT_AT_ONCE);
         kept.drain(..first).rev().fold(question, |question, Unsent { path, body }| {
-            let unsent = Question::new(path, Body(body), self.unanswered, Asks::Spend(Arc::clone(self))).kept();
+            let unsent = Question::new(path, body, self.unanswered, Asks::Spend(Arc::clone(self))).kept();
             Question { next: Some(Box::new(question)), ..unsent }
         })
     }

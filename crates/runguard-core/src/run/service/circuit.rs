@@ -4,6 +4,7 @@ use super::{Asks, Body, Part, Question, ServiceReply, Told, Unanswered, short_id
 use crate::breaker::EndpointRefused;
 use crate::reason::Reason;
 use crate::time::Span;
+use std::borrow::Cow;
 
 /// The questions of a circuit breaker that a service keeps.
 #[derive(Debug, Clone)]
@@ -75,15 +76,15 @@ impl ServiceCircuit {
     }
 }
 
-impl ServiceReply {
+impl ServiceReply<'_> {
     pub(super) fn permit(&self, endpoint: String, session: String) -> Told {
         if self.allows() {
             let is_probe = self.flag("probe");
-            return Told::Permitted(ServicePermit { session, id: self.text("permit_id").map(str::to_owned), is_probe });
+            return Told::Permitted(ServicePermit { session, id: self.text("permit_id").map(Cow::into_owned), is_probe });
         }
         Told::EndpointRefused(EndpointRefused {
             reason: self.reason_or(Reason::CircuitOpen),
-            message: self.text("message").unwrap_or_default().to_owned(),
+            message: self.owned("message"),
             endpoint,
             retry_after_seconds: self.number("retry_after_seconds"),
         })

@@ -46,14 +46,14 @@ fn body(turn: &str, tool: &str, arguments: Value) -> Body {
     Body::of_session(turn).with("tool", short_id(tool)).maybe("args", Some(arguments).filter(|arguments| !arguments.is_null()))
 }
 
-impl ServiceReply {
+impl ServiceReply<'_> {
     pub(super) fn skip(&self) -> Told {
         if self.allows() {
             return Told::Passed;
         }
         Told::Skip(ServiceSkip {
             reason: self.reason_or(Reason::ToolLimit),
-            message: self.text("message").unwrap_or_default().to_owned(),
+            message: self.owned("message"),
             count: self.small("calls"),
             limit: self.small("limit"),
         })

@@ -4,6 +4,7 @@
 //! as a record that is cut or does not match its sum, and nothing comes after it.
 
 use crate::files::private_file;
+use runguard_core::packed::write_behind;
 use runguard_core::row::{Row, RowRef};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -37,7 +38,7 @@ pub(crate) fn encode(record: &mut Vec<u8>, row: &Row, effects: &[u8], removed: &
     let mut bytes = std::mem::take(record);
     bytes.clear();
     bytes.resize(HEADER, 0);
-    *record = postcard::to_extend(&(row.as_ref(), effects, removed), bytes)?;
+    *record = write_behind(bytes, &(row.as_ref(), effects, removed))?;
     Ok(())
 }
 
