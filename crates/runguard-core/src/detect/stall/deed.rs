@@ -6,6 +6,7 @@
 //! whatever else of the file was quoted, and without anybody having read the file.
 
 mod shell;
+mod web;
 
 use super::fingerprints::words_of;
 use serde::{Deserialize, Serialize};
@@ -52,6 +53,13 @@ pub enum Deed {
     Restores,
     /// Looks one thing up, by its id.
     LooksUp,
+    /// Acts on a web page.
+    Acts {
+        /// What is done and to which element, whatever is typed into it.
+        on: u64,
+    },
+    /// Waits, or looks at the page that is there: neither progress nor a stall.
+    Waits,
 }
 
 impl Deed {
@@ -59,6 +67,11 @@ impl Deed {
     pub fn of(tool: &str, arguments: &str) -> Self {
         if arguments.len() > LONGEST {
             return Self::Unknown;
+        }
+        match web::action(tool, arguments) {
+            Some(web::Action::On(on)) => return Self::Acts { on },
+            Some(web::Action::Waits) => return Self::Waits,
+            None => {}
         }
         let Ok(read) = serde_json::from_str::<Arguments<'_>>(arguments) else { return Self::Unknown };
         match read.deed(tool) {
@@ -79,6 +92,8 @@ impl Deed {
             Self::Undoes { file } => format!("undoes {file:x}"),
             Self::Restores => "restores".to_owned(),
             Self::LooksUp => "looks_up".to_owned(),
+            Self::Acts { on } => format!("acts {on:x}"),
+            Self::Waits => "waits".to_owned(),
         }
     }
 
@@ -94,6 +109,8 @@ impl Deed {
             ["undoes", file] => number(file).map(|file| Self::Undoes { file }),
             ["restores"] => Some(Self::Restores),
             ["looks_up"] => Some(Self::LooksUp),
+            ["acts", on] => number(on).map(|on| Self::Acts { on }),
+            ["waits"] => Some(Self::Waits),
             _ => None,
         };
         known.unwrap_or_default()
@@ -102,7 +119,7 @@ impl Deed {
     /// Whether it leaves something else than was there.
     pub const fn changes(self) -> bool {
         match self {
-            Self::Unknown | Self::Looks | Self::LooksUp | Self::Runs => false,
+            Self::Unknown | Self::Looks | Self::LooksUp | Self::Runs | Self::Acts { .. } | Self::Waits => false,
             Self::Changes | Self::Writes { .. } | Self::Edits { .. } | Self::Undoes { .. } | Self::Restores => true,
         }
     }
@@ -279,6 +296,8 @@ mod tests {
             Deed::Undoes { file },
             Deed::Restores,
             Deed::LooksUp,
+            Deed::Acts { on: file },
+            Deed::Waits,
         ] {
             assert_eq!(Deed::from_text(&deed.text()), deed);
         }
