@@ -626,9 +626,12 @@ def unpack(source, folder):
 
 def measure_reading(options):
     """How fast recorded runs are read on one core, by format, next to serde_json and to a bare scan of the same bytes."""
+    from recordings import enlarge
+
     traces = traces_of(options)
     with scratch_directory() as folder:
         unpack(traces, folder)
+        enlarge(folder)
         figures = figures_of_example("reading", folder)["figures"]
     say()
     bars = []

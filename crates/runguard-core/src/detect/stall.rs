@@ -126,7 +126,7 @@ impl Verdict {
                 "Your latest {count} calls all failed. Stop trying variations: find out what is wrong with what they have in common, or report it and finish."
             ),
             StallRule::LongRun => format!(
-                "You have made {count} calls, and a check failed again after you changed something. Finish what works, or report what you found and what is missing."
+                "This has become a long run ({count} calls), and a check failed again after you changed something. Finish what works, or report what you found and what is missing."
             ),
         }
     }
@@ -147,7 +147,8 @@ impl fmt::Display for Verdict {
             StallRule::SameResult => write!(f, "{count} calls in a row that look at something else gave the same"),
             StallRule::Failing => write!(f, "{count} calls in a row failed"),
             StallRule::LongRun => {
-                write!(f, "it has made {count} calls, and a check failed again after a change")
+                // By its calls or by its tokens: what was counted are the calls.
+                write!(f, "it is a long run for its kind, at {count} calls, and a check failed again after a change")
             }
         }
     }

@@ -208,10 +208,16 @@ fn by_name(tool: &str) -> Deed {
 /// Names of arguments that say what is looked for, whatever it looks like.
 const LOOKED_FOR: [&str; 10] = ["q", "query", "search", "pattern", "regex", "glob", "url", "uri", "text", "name"];
 
+/// Names of arguments by which one searches. An id beside them says where: it stays the same while the words change.
+const SEARCHED: [&str; 9] = ["q", "query", "search", "pattern", "regex", "glob", "keyword", "keywords", "term"];
+
 /// Whether one of the arguments is the id of a thing, by its name or by its form: orders, customers, days. What is known of one thing may well be
 /// known of the next: whoever looks up forty orders and hears "delivered" of each has not gone round.
 fn has_an_id(arguments: &str) -> bool {
     let Ok(arguments) = serde_json::from_str::<std::collections::BTreeMap<Cow<'_, str>, &RawValue>>(arguments) else { return false };
+    if arguments.keys().any(|name| SEARCHED.contains(&name.to_ascii_lowercase().as_str())) {
+        return false;
+    }
     arguments.iter().any(|(name, value)| {
         let is_scalar = !value.get().starts_with(['{', '[']);
         let words = words_of(name);
@@ -322,6 +328,8 @@ mod tests {
         for (tool, arguments) in [
             ("fetch", json!({"url": "https://example.org/page/1234"})),
             ("search", json!({"query": "order-12345"})),
+            ("search_orders", json!({"customer_id": "c-4711", "query": "late"})),
+            ("grep", json!({"repo_id": 7, "pattern": "TODO"})),
             ("list_directory", json!({"path": "/src", "depth": 4})),
             ("read_file", json!({"path": "/a1234.py"})),
             ("list", json!({"page": 3, "limit": 5000})),

@@ -26,15 +26,21 @@ pub(super) enum Action {
     Waits,
 }
 
-/// Of a call, by its arguments as JSON text; `None` when it is no action on a page, or does not say on what.
+/// Of a call, by its arguments as JSON or plain text; `None` when it is no action on a page, or does not say on what.
 pub(super) fn action(tool: &str, arguments: &str) -> Option<Action> {
+    let mut found = Found::default();
+    if tool.contains(['(', '[']) {
+        // The whole action as a name.
+        found.text(tool);
+        return found.action();
+    }
     // Nearly every call is of another kind, and its arguments need not be read.
     let name = Name::of(tool);
     if matches!(name.what, Says::Nothing) {
         return None;
     }
-    let mut found = Found::default();
-    let arguments: Value = serde_json::from_str(arguments).ok()?;
+    // Some tools take plain text.
+    let arguments = serde_json::from_str(arguments).unwrap_or_else(|_| Value::from(arguments));
     match name.what {
         Says::Nothing => {}
         Says::Done(done) => found.called(done, name.in_browser, &arguments),
@@ -179,8 +185,22 @@ const WAITS: &[&str] =
 const LOOKS_AT_PAGE: &[&str] = &["snapshot", "view", "state", "get_state", "get_browser_state", "aria_tree", "cursor_position"];
 
 /// What stands before the name of an action and says that it is one in a browser.
-const IN_BROWSER: &[&str] =
-    &["browser", "browserbase", "playwright", "puppeteer", "selenium", "stagehand", "chrome", "computer", "browse", "web", "webpage"];
+const IN_BROWSER: &[&str] = &[
+    "browser",
+    "browserbase",
+    "playwright",
+    "puppeteer",
+    "selenium",
+    "stagehand",
+    "chrome",
+    "computer",
+    "browse",
+    "web",
+    "webpage",
+    "browsergym",
+    "webarena",
+    "visualwebarena",
+];
 /// What stands behind it, or alone, where one tool makes all actions.
 const HOLDS_ACTIONS: &[&str] =
     &["action", "actions", "act", "use", "call", "preview", "interactive", "tool", "control", "step", "agent", "output"];
@@ -438,14 +458,25 @@ impl Found {
         match arguments {
             Value::Object(members) => self.called_with(done, in_browser, members, ""),
             Value::Array(items) => self.called_by_place(done, in_browser, &items.iter().map(plain).collect::<Vec<_>>()),
-            Value::String(text) => {
-                self.text(text);
-                if self.is_empty() {
-                    self.called_by_place(done, in_browser, &[Cow::Borrowed(text.trim())]);
-                }
-            }
+            Value::String(text) => self.called_by_text(done, in_browser, text.trim()),
             Value::Number(_) => self.called_by_place(done, in_browser, &[plain(arguments)]),
             Value::Null | Value::Bool(_) => self.called_by_place(done, in_browser, &[]),
+        }
+    }
+
+    /// By a text: the whole action, its arguments (`'b12', 'text'`, `[42] [text]`), or the only one.
+    fn called_by_text(&mut self, done: Done, in_browser: bool, text: &str) {
+        // What begins with its arguments holds no other action, whatever is typed.
+        if text.starts_with('[') {
+            return self.text(&format!("{} {text}", done.name));
+        }
+        if text.starts_with(['\'', '"']) {
+            let by_place: Vec<_> = arguments(text).0.iter().map(|argument| Cow::Borrowed(argument.value)).collect();
+            return self.called_by_place(done, in_browser, &by_place);
+        }
+        self.text(text);
+        if self.is_empty() {
+            self.called_by_place(done, in_browser, &[Cow::Borrowed(text)]);
         }
     }
 
@@ -713,7 +744,17 @@ mod tests {
         format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
     }
 
-    const WRITTEN: [Written; 14] = [
+    const WRITTEN: [Written; 16] = [
+        (
+            "BrowserGym, by tool and text",
+            |element, text| ("fill", json!({"args": format!("{}, {}", python(element), python(text))})),
+            |element| ("click", json!({"args": python(element)})),
+        ),
+        (
+            "WebArena, by tool and text",
+            |element, text| ("type", json!({"args": format!("[{element}] [{text}] [1]")})),
+            |element| ("click", json!({"args": format!("[{element}]")})),
+        ),
         (
             "WebArena, as a line",
             |element, text| ("action", json!({"action": format!("type [{element}] [{text}] [1]")})),
@@ -867,6 +908,10 @@ mod tests {
         ] {
             assert_eq!(on(tool, &one), on(tool, &other), "{tool} {one} {other}");
         }
+        assert_eq!(action("action", "click [12]"), action("action", "{\"action\": \"click [12]\"}"), "plain text");
+        assert_ne!(action("action", "click [12]"), action("action", "click [13]"));
+        assert_eq!(action("click [12]", "{}"), action("action", "click [12]"), "the whole action as a name");
+        assert_eq!(action("fill('b1', 'x')", "{}"), action("fill", "{\"args\": [\"b1\", \"y\"]}"));
     }
 
     #[test]
@@ -948,6 +993,6 @@ mod tests {
         ] {
             assert_eq!(action(tool, &arguments.to_string()), None, "{tool} {arguments}");
         }
-        assert_eq!(action("click", "no json"), None);
+        assert_eq!(action("browser", "no action"), None);
     }
 }
