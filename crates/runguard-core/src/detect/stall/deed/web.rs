@@ -44,7 +44,10 @@ pub(super) fn action(tool: &str, arguments: &str) -> Option<Action> {
     match name.what {
         Says::Nothing => {}
         Says::Done(done) => found.called(done, name.in_browser, &arguments),
-        Says::HoldsActions => found.held(&arguments, 0),
+        Says::HoldsActions => {
+            found.in_browser = name.in_browser;
+            found.held(&arguments, 0);
+        }
     }
     found.action()
 }
@@ -246,6 +249,8 @@ impl Name {
                 _ => break,
             }
         }
+        // The answer of browser-use, which holds its actions.
+        in_browser = in_browser || matches!(words, [agent, output] if agent == "agent" && output == "output");
         let is_version = |word: &str| word.bytes().all(|digit| digit.is_ascii_digit());
         let holds_actions = (in_browser || !words.is_empty()) && words.iter().all(|word| is_one(HOLDS_ACTIONS, word) || is_version(word));
         Self { what: if holds_actions { Says::HoldsActions } else { Says::Nothing }, in_browser }
@@ -375,7 +380,8 @@ const BESIDE: &[&str] = &[
 const WITHIN: &[&str] = &["args", "arguments", "positional", "params", "parameters", "kwargs"];
 const AS_TEXT: &[&str] = &["raw", "action", "actionstr", "rawaction", "code", "browseractions", "command"];
 /// Where one tool makes all actions: the names under which it is told which.
-const WHICH: &[&str] = &["action", "actions", "action_type", "type", "command", "code", "browser_actions", "action_str"];
+const WHICH: &[&str] =
+    &["action", "actions", "action_type", "type", "command", "code", "browser_actions", "action_str", "name", "action_name"];
 
 /// The name of an argument as it stands in the lists above.
 fn key(name: &str) -> String {
@@ -394,6 +400,8 @@ fn plain(value: &Value) -> Cow<'_, str> {
 /// What the actions of a call act on.
 #[derive(Default)]
 struct Found {
+    /// Whether the tool that makes all actions is one in front of a browser.
+    in_browser: bool,
     actions: usize,
     /// What is done and to what, one after the other.
     targets: String,
@@ -436,7 +444,7 @@ impl Found {
         for which in WHICH {
             match members.get(*which) {
                 Some(Value::String(text)) => match done_in_browser(text) {
-                    Some(done) => return self.called_with(done, true, members, which),
+                    Some(done) => return self.called_with(done, self.in_browser, members, which),
                     None => self.text(text),
                 },
                 Some(held @ (Value::Array(_) | Value::Object(_))) => self.held(held, depth + 1),
@@ -449,7 +457,7 @@ impl Found {
         // `{"click_element_by_index": {"index": 5}}`
         for (name, arguments) in members {
             if let Some(done) = done_in_browser(name) {
-                self.called(done, true, arguments);
+                self.called(done, self.in_browser, arguments);
             }
         }
     }
@@ -894,6 +902,12 @@ mod tests {
                 json!({"action": {"type": "double_click", "x": 1, "y": 3}}),
             ),
             ("browser.click", json!({"text": "Sign in"}), json!({"text": "Sign out"})),
+            (
+                "AgentOutput",
+                json!({"action": [{"navigate": {"url": "https://a.example"}}]}),
+                json!({"action": [{"navigate": {"url": "https://b.example"}}]}),
+            ),
+            ("browser", json!({"name": "check", "arguments": {"id": 1}}), json!({"name": "check", "arguments": {"id": 2}})),
             ("press", json!({"bid": "a1", "key_comb": "Enter"}), json!({"bid": "a2", "key_comb": "Enter"})),
             ("check", json!(["a51"]), json!(["a52"])),
         ] {
@@ -986,6 +1000,8 @@ mod tests {
             ("web_search", json!({"query": "x"})),
             ("browse", json!({"url": "https://a.example"})),
             ("action", json!({"action": "deploy", "id": 7})),
+            ("call", json!({"name": "open", "arguments": {"path": "/a.py"}})),
+            ("action", json!({"action": "select", "id": 7})),
             ("call", json!({"code": "print('click')"})),
             ("tool", json!("scrolling is fun")),
             ("painter.drawing_fillRectangle", json!({"x": 1, "y": 2})),
