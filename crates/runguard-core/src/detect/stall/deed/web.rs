@@ -902,6 +902,7 @@ mod tests {
                 json!({"action": {"type": "double_click", "x": 1, "y": 3}}),
             ),
             ("browser.click", json!({"text": "Sign in"}), json!({"text": "Sign out"})),
+            ("browser_mouse_click_xy", json!({"element": "Map", "x": 10, "y": 20}), json!({"element": "Map", "x": 11, "y": 20})),
             (
                 "AgentOutput",
                 json!({"action": [{"navigate": {"url": "https://a.example"}}]}),
