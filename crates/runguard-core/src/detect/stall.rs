@@ -485,12 +485,12 @@ impl StallState {
         self.seen.memory.kinds()
     }
 
-    /// Whether the run made any call, also before a person spoke.
+    /// Whether any call was made, since a person last spoke.
     pub const fn has_calls(&self) -> bool {
         self.pairs > 0 || self.kinds().has_calls()
     }
 
-    /// As [`StallDetector::user_message`]; what the run is stays known.
+    /// As [`StallDetector::user_message`]; that a person is there stays known.
     pub fn person_spoke(&mut self) {
         let mut kinds = self.kinds();
         kinds.person_spoke();

@@ -39,7 +39,7 @@ const WORK: [&str; 24] = [
     "git",
 ];
 
-/// The kinds of calls that a run began with.
+/// The kinds of calls that a run began with, or went on with after a person spoke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Kinds {
     calls: u8,
@@ -90,10 +90,9 @@ impl Kinds {
         self.calls += 1;
     }
 
-    pub(super) const fn person_spoke(&mut self) {
-        if self.spoke < 2 {
-            self.spoke += 1;
-        }
+    /// Another task may be another kind of work: its own calls tell.
+    pub(super) fn person_spoke(&mut self) {
+        *self = Self { spoke: (self.spoke + 1).min(2), ..Self::default() };
     }
 
     /// A person answered what the agent said.
@@ -150,6 +149,10 @@ mod tests {
         for (tool, deed) in [("sql", Deed::Looks), ("execute_bash", Deed::Unknown), ("deploy", Deed::Runs), ("readFile", Deed::Looks)] {
             assert_eq!(of(&[ORDER, (tool, deed)], 2).preset(), Preset::Coding, "{tool}");
         }
+        let mut another_task = of(&[CLICK; 8], 0);
+        another_task.person_spoke();
+        another_task.called(SHELL.0, SHELL.1);
+        assert_eq!(another_task.preset(), Preset::Coding, "it is told anew when a person has spoken");
         let mut answered = of(&[ORDER], 0);
         answered.person_answered();
         assert_eq!(answered.preset(), Preset::Chatbot);

@@ -35,7 +35,7 @@ pub(super) struct Memory {
     /// The latest pairs, newest in the lowest bit, as they are when web actions are told apart by their targets: 1 is new. From the
     /// first such action on; before it both ways of telling them apart are one.
     news_by_target: u64,
-    /// What kinds of calls the run began with. Who speaks does not change what the run is.
+    /// What kinds of calls the run began with.
     kinds: Kinds,
 }
 
