@@ -148,17 +148,21 @@ def test_a_mistake_in_a_settings_file_is_told_with_its_line(traces, tmp_path):
     assert done.returncode == 2 and "changed.toml:3" in done.stderr and "did you mean `identical`?" in done.stderr
 
 
-def test_presets_by_source(tmp_path):
-    three = [run("r", [step()] * 9, False, source=source) for source in ("taubench", "mine", "else")]
+def test_presets_by_the_calls_of_a_run_and_by_name(tmp_path):
+    chat = [step("hello", "my order", kind="message", tool="__message__")] + [{**step(), "tool": "get_order", "args": {"order_id": "#W1"}}] * 9
+    # One search box, another wording each time, and a page that was never there before.
+    typed = [{"element": "Search", "ref": "e3", "text": f"wording {number}"} for number in range(12)]
+    web = [{**step(args["text"], f"page {args['text']}", tool="browser_type"), "args": args} for args in typed]
+    three = [run("chat", chat, False, source="one"), run("work", [step()] * 9, False, source="mine"), run("web", web, False, source="one")]
     file = write(tmp_path / "runs.jsonl", three)
 
     def used(*arguments):
         report = replay(file, "--guards", "stall", *arguments)
         return {preset["name"]: preset["runs"] for preset in report["presets"]}, report["total"]["sums"]["saved_steps"]
 
-    assert used() == ({"chatbot": 1, "coding": 2}, 6 + 5 + 5)
-    assert used("--preset", "browser") == ({"browser": 3}, 4 * 3)
-    assert used("--preset", "auto", "--preset", "mine=browser") == ({"chatbot": 1, "coding": 1, "browser": 1}, 6 + 4 + 5)
+    assert used() == ({"chatbot": 1, "coding": 1, "browser": 1}, 6 + 5 + 3)
+    assert used("--preset", "browser") == ({"browser": 3}, 4 + 4 + 3)
+    assert used("--preset", "auto", "--preset", "mine=research") == ({"chatbot": 1, "browser": 1, "research": 1}, 6 + 6 + 3)
 
 
 def test_figures_by_group(traces):

@@ -667,6 +667,27 @@ mod tests {
     }
 
     #[test]
+    fn what_is_acted_on_in_a_page_is_told_without_what_is_typed() {
+        let typed = |text: &str, element: &str| {
+            let arguments = json!({"element": "Search", "ref": element, "text": text}).to_string();
+            let call = json!({"id": "a", "type": "function", "function": {"name": "browser_type", "arguments": arguments}});
+            let told = json!({"messages": [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "a", "content": "page"}]});
+            of(Api::Chat, &told)[0]["does"].as_str().map(str::to_owned)
+        };
+        assert!(typed("shoes", "e3").is_some_and(|does| does.starts_with("acts ")));
+        assert_eq!(typed("shoes", "e3"), typed("boots", "e3"));
+        assert_ne!(typed("shoes", "e3"), typed("shoes", "e4"));
+        let clicked = |x: u64| {
+            let told = json!({"input": [
+                {"type": "computer_call", "call_id": "c", "action": {"type": "click", "x": x, "y": 2, "button": "left"}},
+                {"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot", "image_url": "data:,"}},
+            ]});
+            of(Api::Responses, &told)[0]["does"].as_str().map(str::to_owned)
+        };
+        assert!(clicked(1).is_some() && clicked(1) == clicked(1) && clicked(1) != clicked(2));
+    }
+
+    #[test]
     fn words_are_followed_where_tools_are_only_words() {
         let flat = |rounds: usize| {
             let mut messages = vec![json!({"role": "user", "content": "Task"})];

@@ -494,11 +494,12 @@ fn guess_with<R: BufRead, T>(mut records: Records<R>, first: impl FnOnce(First<'
             continue;
         };
         looked_at += 1;
-        let record = Value::parse(bytes.trim_ascii_end());
+        // The first one is read whole, because it may be all there is; of those behind it a sketch is made.
+        let record = if looked_at == 1 { Value::parse(bytes.trim_ascii_end()).ok() } else { None };
         // What cannot be read may tell all the same what it was to be.
-        let sketched = record.as_ref().map_or_else(|_| sketch::of(&bytes), |record| Some(sketch::of_value(record)));
+        let sketched = record.as_ref().map_or_else(|| sketch::of(&bytes), |record| Some(sketch::of_value(record)));
         match (sketched.and_then(|sketched| sketch::format_of(&sketched)), record) {
-            (Some(sketch::Guess::Surely(format)), Ok(record)) if looked_at == 1 && before.len() <= MOST_BEFORE => {
+            (Some(sketch::Guess::Surely(format)), Some(record)) if before.len() <= MOST_BEFORE => {
                 return Some(first(First { format, records, before, line, record }));
             }
             (Some(sketch::Guess::Surely(format)), _) => return Some(told(format)),

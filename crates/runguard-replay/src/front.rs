@@ -267,7 +267,9 @@ fn place(rule: StallRule) -> usize {
 }
 
 fn tidy(mut parts: Vec<Part>) -> Vec<Part> {
-    parts.sort_by_key(|part| part.patience());
+    // Of two windows with the same patience the smaller one first, so that equals stand side by side.
+    let window = |part: &Part| if let Part::Novelty { window, .. } = part { *window } else { 0 };
+    parts.sort_by_key(|part| (part.patience(), window(part)));
     parts.dedup();
     parts
 }

@@ -10,7 +10,7 @@ pub use self::others::Other;
 use crate::front::silence;
 use crate::trace::{Kind, Run, Step};
 use runguard_core::budget::{Budget, Cost, Limits};
-use runguard_core::detect::stall::{self, Preset, Rung, StallRule, StallSettings, StallState, Verdict};
+use runguard_core::detect::stall::{self, Kinds, Preset, PresetChoice, Rung, StallRule, StallSettings, StallState, Verdict};
 use runguard_core::detect::tool_calls::{CallOutcome, SkipReason, TurnCalls};
 use runguard_core::limits::InvalidSetting;
 use runguard_core::money::NanoDollars;
@@ -44,27 +44,19 @@ impl Contender {
         Self { name: name.to_owned(), make: Box::new(make) }
     }
 
-    /// RunGuard with the preset that fits a run's source, changed as told.
+    /// RunGuard with the preset that fits a run, changed as told.
     pub fn runguard(name: &str, change: impl Fn(StallSettings) -> StallSettings) -> Result<Self, InvalidSetting> {
         let checked = |preset: Preset| {
             let settings = change(preset.settings());
-            settings.check().map(|()| Arc::new(settings))
+            settings.check().map(|()| settings)
         };
-        let settings = Preset::ALL.into_iter().map(checked).collect::<Result<Vec<_>, InvalidSetting>>()?;
-        Ok(Self::new(name, move |run| {
-            let preset = Presets::default().of(&run.source);
-            let settings = settings[preset as usize].clone();
-            Box::new(RunGuard { settings, state: StallState::default(), person_replies: person_replies(preset) })
-        }))
+        let settings: Arc<[StallSettings]> = Preset::ALL.into_iter().map(checked).collect::<Result<_, InvalidSetting>>()?;
+        Ok(Self::new(name, move |_| RunGuard::watching(settings.clone())))
     }
 
-    /// RunGuard with the preset that fits a run's source, changed by what is known of its kind beforehand.
+    /// RunGuard with the preset that fits a run, changed by what is known of its kind beforehand.
     pub fn runguard_by_kind(name: &str, change: impl Fn(&Run, StallSettings) -> StallSettings + Send + Sync + 'static) -> Self {
-        Self::new(name, move |run| {
-            let preset = Presets::default().of(&run.source);
-            let settings = Arc::new(change(run, preset.settings()));
-            Box::new(RunGuard { settings, state: StallState::default(), person_replies: person_replies(preset) })
-        })
+        Self::new(name, move |run| RunGuard::watching(Preset::ALL.into_iter().map(|preset| change(run, preset.settings())).collect()))
     }
 
     /// One rule of RunGuard's with all others off, so that its own price is seen.
@@ -88,17 +80,13 @@ pub fn contenders() -> Result<Vec<Contender>, InvalidSetting> {
     Ok([runguard].into_iter().chain(Other::ALL.map(Other::contender)).collect())
 }
 
-/// Which thresholds a run is watched by: what is known of its source beforehand, never anything about a single run.
+/// Which thresholds a run is watched by.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Presets {
-    /// For every source that is not named; without it, by what is known of the source.
+    /// For every source that is not named; without it, by the calls that a run begins with.
     pub always: Option<Preset>,
     pub by_source: Vec<(String, Preset)>,
 }
-
-/// Sources whose agents talk with a person, or sit in front of a browser. All others are taken for coding agents.
-const KNOWN_SOURCES: &[(&str, Preset)] =
-    &[("taubench", Preset::Chatbot), ("webarena", Preset::Browser), ("visualwebarena", Preset::Browser), ("browser-use", Preset::Browser)];
 
 impl Presets {
     /// Those that a run may be watched by.
@@ -110,10 +98,41 @@ impl Presets {
         Preset::ALL.into_iter().filter(is_used)
     }
 
-    pub fn of(&self, source: &str) -> Preset {
+    /// For a run of a source: what was named for it, or for all; otherwise it is told by the run's calls.
+    pub(crate) fn of(&self, source: &str) -> AgentKind {
         let named = self.by_source.iter().find(|(name, _)| name == source).map(|(_, preset)| *preset);
-        let known = || KNOWN_SOURCES.iter().find(|(name, _)| *name == source).map(|(_, preset)| *preset);
-        named.or(self.always).or_else(known).unwrap_or(Preset::Coding)
+        AgentKind { choice: PresetChoice(named.or(self.always)), kinds: Kinds::default() }
+    }
+}
+
+/// What a run is watched by, while it goes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct AgentKind {
+    choice: PresetChoice,
+    kinds: Kinds,
+}
+
+impl AgentKind {
+    fn preset(self) -> Preset {
+        self.choice.of(self.kinds)
+    }
+
+    /// What a run turns out to be.
+    pub(crate) fn of_run(mut self, run: &Run) -> Preset {
+        for step in &run.steps {
+            self.at(step);
+        }
+        self.preset()
+    }
+
+    /// By what it is watched at its next step, as far as is known then.
+    pub(crate) fn at(&mut self, step: &Step) -> Preset {
+        match step.kind {
+            Kind::Call => self.kinds.called(&step.tool, step.deed),
+            Kind::Message if step.result.is_some() => self.kinds.person_answered(),
+            Kind::Message => {}
+        }
+        self.preset()
     }
 }
 
@@ -127,14 +146,22 @@ pub(crate) fn person_replies(preset: Preset) -> bool {
 
 /// RunGuard's stall detector. A nudge is not a stop.
 struct RunGuard {
-    settings: Arc<StallSettings>,
+    /// In the order of [`Preset::ALL`].
+    settings: Arc<[StallSettings]>,
     state: StallState,
-    person_replies: bool,
+    kind: AgentKind,
+}
+
+impl RunGuard {
+    fn watching(settings: Arc<[StallSettings]>) -> Box<dyn Rule> {
+        Box::new(Self { settings, state: StallState::default(), kind: AgentKind::default() })
+    }
 }
 
 impl Rule for RunGuard {
     fn stops(&mut self, step: &Step) -> bool {
-        observe(&mut self.state, &self.settings, step, self.person_replies).rung == Rung::Stop
+        let preset = self.kind.at(step);
+        observe(&mut self.state, &self.settings[preset as usize], step, person_replies(preset)).rung == Rung::Stop
     }
 }
 
@@ -485,10 +512,8 @@ impl Watch<'_> {
     /// [`Self::run`], with somebody looking on.
     pub fn run_before(&mut self, run: &Run, onlooker: &mut impl Onlooker) -> Found {
         let guards = self.guards;
-        let preset = guards.presets.of(&run.source);
-        let policy = guards.policy(preset);
-        let person_replies = person_replies(preset);
-        let mut found = Found { preset, ended: None, alone: [None; 6], nudges: [0; 5], has_times: false };
+        let mut kind = guards.presets.of(&run.source);
+        let mut found = Found { preset: kind.preset(), ended: None, alone: [None; 6], nudges: [0; 5], has_times: false };
         let mut spending = Spending::new(&guards.caps);
         let mut turn = TurnCalls::default();
         let mut loops = self.loops;
@@ -496,6 +521,9 @@ impl Watch<'_> {
         self.loop_state.clear();
         for (at, step) in run.steps.iter().enumerate() {
             found.has_times |= step.at_millis.is_some();
+            let preset = kind.at(step);
+            found.preset = if found.ended.is_none() { preset } else { found.preset };
+            let (policy, person_replies) = (guards.policy(preset), person_replies(preset));
             let is_call = step.kind == Kind::Call;
             let was_ended = found.ended.is_some();
             let (mut asked_by, mut said) = (None, None);

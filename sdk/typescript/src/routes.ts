@@ -219,7 +219,7 @@ export interface StallRequest {
   error_hash?: string | null
   /** The model's turn: the same call twice in one turn is one. */
   round?: string | null
-  /** What the call does, where its arguments are not told: looks, looks_up (one thing, by its id), runs, changes, restores, `writes FILE LEAVES`, `edits FILE BY` or `undoes FILE`, in hex. */
+  /** What the call does, where its arguments are not told: looks, looks_up (one thing, by its id), runs, changes, restores, waits, `writes FILE LEAVES`, `edits FILE BY`, `undoes FILE` or `acts TARGET` (on an element of a web page), in hex. */
   does?: string | null
   /** Tokens the model read and wrote since the last call that was told: for `long_run_tokens`. */
   tokens?: number | null

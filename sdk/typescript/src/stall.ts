@@ -30,6 +30,8 @@ export interface StallSettings {
   noveltyRung?: Rung | undefined
   /** How often the model is told before that rung. */
   noveltyNudges?: number | undefined
+  /** Actions on web pages are compared by what is done and to which element, whatever was typed and whatever came of it. */
+  noveltyByTarget?: boolean | undefined
   /** The same error in a row, whatever the arguments. */
   sameError?: Ladder | undefined
   /** The same message in a row, or two alternating ones. */

@@ -50,7 +50,7 @@ impl ReadArgs {
 /// The thresholds runs are watched by.
 #[derive(Debug, Args)]
 pub(crate) struct ThresholdArgs {
-    /// Thresholds for a kind of agent: auto (by source), chatbot, coding, browser or research; SOURCE=PRESET for one source
+    /// Thresholds for a kind of agent: auto (by the first calls of a run), chatbot, coding, browser or research; SOURCE=PRESET for one source
     #[arg(long, value_name = "PRESET", value_delimiter = ',', value_parser = preset_of)]
     preset: Vec<PresetChoice>,
     /// A changed threshold; can be given several times (`stall.identical.stop=5`, `loop.repeats=4`)

@@ -15,14 +15,16 @@
 
 mod deed;
 mod fingerprints;
+mod kind;
 mod memory;
 mod sessions;
 mod settings;
 
 pub use self::deed::Deed;
 pub use self::fingerprints::{error_fingerprint, result_fingerprint, says_error};
+pub use self::kind::Kinds;
 use self::memory::Memory;
-pub use self::settings::{Ladder, Preset, Rung, StallRule, StallSettings};
+pub use self::settings::{Ladder, Preset, PresetChoice, Rung, StallRule, StallSettings};
 use super::loops::{LoopSettings, MAX_CYCLE_LEN, MAX_REPEATS, Trail};
 use crate::limits::InvalidSetting;
 use crate::packed::{Packed, serialise_packed};
@@ -124,7 +126,7 @@ impl Verdict {
                 "Your latest {count} calls all failed. Stop trying variations: find out what is wrong with what they have in common, or report it and finish."
             ),
             StallRule::LongRun => format!(
-                "You have made {count} calls, and a check failed again after you changed something. Finish what works, or report what you found and what is missing."
+                "This has become a long run ({count} calls), and a check failed again after you changed something. Finish what works, or report what you found and what is missing."
             ),
         }
     }
@@ -145,7 +147,8 @@ impl fmt::Display for Verdict {
             StallRule::SameResult => write!(f, "{count} calls in a row that look at something else gave the same"),
             StallRule::Failing => write!(f, "{count} calls in a row failed"),
             StallRule::LongRun => {
-                write!(f, "it has made {count} calls, and a check failed again after a change")
+                // By its calls or by its tokens: what was counted are the calls.
+                write!(f, "it is a long run for its kind, at {count} calls, and a check failed again after a change")
             }
         }
     }
@@ -330,6 +333,7 @@ impl StallState {
         }
         // The model has seen nothing yet of what the calls before it in its round gave: they are one attempt.
         let is_beside = state.round_calls.len() > 1;
+        state.seen.memory.kinds_mut().called(step.tool, step.deed);
         state.last_message = None;
         state.messages_in_a_row = 0;
         let known = step.result.or(step.error);
@@ -344,7 +348,7 @@ impl StallState {
         // A change is compared with every earlier one: making the same one again is part of the circle.
         let pair = mix(mix(call, result), if mutates { 0 } else { state.experiment });
         let news = state.seen.is_news(pair);
-        if settings.polling.iter().any(|tool| tool == step.tool) {
+        if settings.is_waiting(step.tool, step.deed) {
             // Waiting is neither progress nor a stall.
             return Verdict::default();
         }
@@ -361,15 +365,18 @@ impl StallState {
         let rounds = state.cycles.as_ref().and_then(Trail::repeated).map_or(0, |(_, rounds)| rounds);
         verdict.climb(settings.cycle.rung(rounds).min(Rung::Steer), StallRule::Cycle, rounds);
 
+        state.seen.memory.paired(step.deed, news, state.news);
         state.news = state.news << 1 | u64::from(news);
         state.pairs = state.pairs.saturating_add(1);
         let window = settings.novelty_window;
-        if window > 0 && state.pairs >= window && guess.is_none() {
-            let count = state.new_among(window, 0);
+        // Which element is acted on is known whatever came of it.
+        let is_by_target = settings.novelty_by_target && matches!(step.deed, Deed::Acts { .. });
+        if window > 0 && state.pairs >= window && (guess.is_none() || is_by_target) {
+            let count = state.new_among(settings, window, 0);
             if count <= settings.novelty_max_new {
                 // The rung comes when it was so for some calls already: those are the nudges before it.
                 let nudges = settings.novelty_nudges.min(MAX_WINDOW - window);
-                let held = |back: u32| state.pairs >= window + back && state.new_among(window, back) <= settings.novelty_max_new;
+                let held = |back: u32| state.pairs >= window + back && state.new_among(settings, window, back) <= settings.novelty_max_new;
                 let was_told = (1..=nudges).all(held);
                 let rung = if was_told { settings.novelty_rung } else { settings.novelty_rung.min(Rung::Steer) };
                 verdict.climb(rung, StallRule::Novelty, count);
@@ -434,7 +441,7 @@ impl StallState {
             let failing = memory.ended(failed, is_beside);
             verdict.climb(settings.failing.rung(failing), StallRule::Failing, failing);
         }
-        if step.deed.changes() || (mutates && step.deed == Deed::Unknown) {
+        if step.deed.changes() || (mutates && matches!(step.deed, Deed::Unknown | Deed::Acts { .. } | Deed::Waits)) {
             if !failed {
                 let times = memory.changed(step.deed);
                 verdict.climb(settings.put_back.rung(times), StallRule::PutBack, times);
@@ -464,8 +471,31 @@ impl StallState {
     }
 
     /// New pairs in the window as it was so many pairs ago.
-    fn new_among(&self, window: u32, back: u32) -> u32 {
-        (self.news >> back & (u64::MAX >> (64 - window))).count_ones()
+    fn new_among(&self, settings: &StallSettings, window: u32, back: u32) -> u32 {
+        (self.news(settings) >> back & (u64::MAX >> (64 - window))).count_ones()
+    }
+
+    /// The latest pairs, as these settings tell them apart.
+    fn news(&self, settings: &StallSettings) -> u64 {
+        self.seen.memory.news_by_target().filter(|_| settings.novelty_by_target).unwrap_or(self.news)
+    }
+
+    /// What kinds of calls the run began with.
+    pub const fn kinds(&self) -> Kinds {
+        self.seen.memory.kinds()
+    }
+
+    /// Whether any call was made, since a person last spoke.
+    pub const fn has_calls(&self) -> bool {
+        self.pairs > 0 || self.kinds().has_calls()
+    }
+
+    /// As [`StallDetector::user_message`]; that a person is there stays known.
+    pub fn person_spoke(&mut self) {
+        let mut kinds = self.kinds();
+        kinds.person_spoke();
+        self.clear();
+        *self.seen.memory.kinds_mut() = kinds;
     }
 
     /// As [`StallDetector::spent`].
@@ -502,14 +532,15 @@ impl StallState {
     /// As [`StallDetector::counters`].
     pub fn counters(&self, settings: &StallSettings) -> Counters {
         let window = settings.novelty_window.min(self.pairs);
-        let latest = if window == 0 { 0 } else { self.news & (u64::MAX >> (64 - window)) };
+        let news = self.news(settings);
+        let latest = if window == 0 { 0 } else { news & (u64::MAX >> (64 - window)) };
         Counters {
             identical: self.in_a_row,
             cycle: self.cycles.as_ref().and_then(Trail::repeated),
             pairs: self.pairs,
             window,
             window_new: latest.count_ones(),
-            latest_new: self.news & 1 == 1,
+            latest_new: news & 1 == 1,
             same_error: self.errors_in_a_row,
             messages: self.messages_in_a_row,
             message_rounds: self.messages.as_ref().and_then(Trail::repeated).map_or(0, |(_, rounds)| rounds),

@@ -19,7 +19,7 @@ use crate::answer::Facts;
 use crate::input::{Field, Input, Kind, PassedCall, SentStep};
 use crate::logged::{self, Doubts, EachByItself, Logged, Retold, RunSeen, Shows, Terms};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
-use runguard_core::detect::stall::{Deed, Preset, Rung, StallRule, StallSettings, StallState, Step, Verdict};
+use runguard_core::detect::stall::{Deed, Kinds, Preset, PresetChoice, Rung, StallRule, StallSettings, StallState, Step, Verdict};
 use runguard_core::limits::{InvalidSetting, lasting};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::row::RowRef;
@@ -87,14 +87,20 @@ pub static ROUTE: Route = Route {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    pub preset: Preset,
+    pub preset: PresetChoice,
     pub long_run_tokens: u64,
     pub rest: Span,
 }
 
+impl Settings {
+    fn thresholds(&self, preset: Preset) -> StallSettings {
+        preset.settings().long_run_tokens(self.long_run_tokens)
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
-        Self { preset: Preset::Coding, long_run_tokens: 0, rest: Span::from_seconds(3600) }
+        Self { preset: PresetChoice::default(), long_run_tokens: 0, rest: Span::from_seconds(3600) }
     }
 }
 
@@ -105,7 +111,7 @@ impl GuardSettings for Settings {
     const SETTINGS: &'static [Setting] = &[
         Setting {
             key: "preset",
-            about: "The thresholds of the stall detector, by the kind of agent: chatbot, coding, browser or research.",
+            about: "The thresholds of the stall detector, by the kind of agent: chatbot, coding, browser or research. With auto it is told by the tools of the first calls.",
         },
         Setting {
             key: "long_run_tokens",
@@ -397,6 +403,14 @@ impl Told {
         Some(Self { id, what })
     }
 
+    /// What kinds of calls a run had that had these, and this one.
+    fn kinds(&self, mut kinds: Kinds) -> Kinds {
+        if let What::Call { tool, deed, .. } = &self.what {
+            kinds.called(tool, *deed);
+        }
+        kinds
+    }
+
     fn round(&self) -> Option<u64> {
         match self.what {
             What::Call { round, .. } => round,
@@ -483,7 +497,9 @@ impl Request {
     /// Whether it tells of calls, and of none that was told before: runs of the same name follow each other, as those of a timer do.
     fn begins_anew(&self, state: &State) -> bool {
         let has_deeds = self.steps.iter().any(|step| !matches!(step.what, What::UserSpoke));
-        self.is_whole && has_deeds && !state.told.is_empty() && !self.goes_on(state)
+        // Where a person has spoken and nothing was done yet, this is what came of it.
+        let did_something = state.calls.has_calls() || state.talk != StallState::default();
+        self.is_whole && has_deeds && did_something && !self.goes_on(state)
     }
 
     fn facts(found: &Found) -> Facts {
@@ -542,7 +558,6 @@ impl Decide for Request {
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
-        let thresholds = settings.preset.settings().long_run_tokens(settings.long_run_tokens);
         let news = self.news(state);
         if let Some(held) = &state.held {
             let verdict = Verdict { rung: Rung::Stop, ..Verdict::default() };
@@ -565,6 +580,8 @@ impl Decide for Request {
             return Ruling { findings: Vec::new(), pass: found, events: Vec::new() };
         }
         let mut after = State { stopped: None, ..state.clone() };
+        let mut preset = settings.preset.of(after.calls.kinds());
+        let mut thresholds = settings.thresholds(preset);
         let mut events = Vec::with_capacity(news.len() + 1);
         if self.begins_anew(state) {
             let anew = Event::BeganAnew;
@@ -575,6 +592,10 @@ impl Decide for Request {
         let last_round = news.last().and_then(|step| step.round());
         let last_deed = news.iter().rposition(|step| !matches!(step.what, What::UserSpoke));
         for (number, step) in news.iter().enumerate() {
+            let kind = settings.preset.of(step.kinds(after.calls.kinds()));
+            if kind != preset {
+                (preset, thresholds) = (kind, settings.thresholds(kind));
+            }
             let event = step.event(&thresholds);
             let verdict = event.happen(&thresholds, &mut after);
             events.push(event);
@@ -706,6 +727,32 @@ mod tests {
         let on = operation("/guard/agent-run", json!({"session_id": "r", "steps": [call(9, "b", "y")]}));
         assert!(story.at(3).allows(&*on) && story.at(3).allows(&*third));
         assert_eq!(story.fact("rule"), None, "it got on");
+    }
+
+    /// The question at which a run is refused that tells its steps one by one.
+    fn refused_at(settings: serde_json::Value, steps: &[serde_json::Value]) -> Option<usize> {
+        let mut story = Story::with_settings_of(&["agent_run"], settings);
+        let asks = |number: &usize| operation("/guard/agent-run", json!({"session_id": "r", "steps": steps[..*number], "whole": true}));
+        (1..=steps.len()).find(|number| story.at(0).run(&*asks(number)).answer.is_block())
+    }
+
+    #[test]
+    fn a_run_is_watched_as_what_its_tools_say_it_is() {
+        let clicks: Vec<_> = (0..12)
+            .map(|page| json!({"id": page.to_string(), "tool": "click", "args": page.to_string(), "result": page.to_string(), "does": format!("acts {}", page % 3)}))
+            .collect();
+        assert_eq!(refused_at(json!({}), &clicks), Some(9), "in front of a browser");
+        assert_eq!(refused_at(json!({"preset": "coding"}), &clicks), None, "what is named goes before what is seen");
+        let begun = |tool: &str, answers: u64| -> Vec<_> {
+            let said = |number: u64| {
+                [json!({"id": format!("s{number}"), "said": format!("{number}")}), json!({"id": format!("u{number}"), "user": true})]
+            };
+            let called = (0..6).map(|number| json!({"id": number.to_string(), "tool": tool, "args": "a", "result": "x"}));
+            [json!({"id": "u", "user": true})].into_iter().chain((0..answers).flat_map(said)).chain(called).collect()
+        };
+        assert_eq!(refused_at(json!({}), &begun("get_order", 1)), Some(3 + 3), "somebody waits for the answer");
+        assert_eq!(refused_at(json!({}), &begun("get_order", 0)), Some(1 + 4), "who asked once may have gone");
+        assert_eq!(refused_at(json!({}), &begun("execute_bash", 1)), Some(3 + 4), "who has a shell works");
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub static ROUTE: Route = Route {
         Field::optional(
             "does",
             Kind::Text,
-            "What the call does, where its arguments are not told: looks, looks_up (one thing, by its id), runs, changes, restores, `writes FILE LEAVES`, `edits FILE BY` or `undoes FILE`, in hex.",
+            "What the call does, where its arguments are not told: looks, looks_up (one thing, by its id), runs, changes, restores, waits, `writes FILE LEAVES`, `edits FILE BY`, `undoes FILE` or `acts TARGET` (on an element of a web page), in hex.",
             "\"runs\"",
         ),
         Field::optional(
@@ -109,6 +109,10 @@ impl GuardSettings for Settings {
         Setting { key: "novelty_max_new", about: "At most this many new ones among them are a stall." },
         Setting { key: "novelty_rung", about: "What happens then: observe, steer, block or stop." },
         Setting { key: "novelty_nudges", about: "How often the model is told before that; 0 is at once." },
+        Setting {
+            key: "novelty_by_target",
+            about: "Actions on web pages are compared by what is done and to which element, without what is typed and whatever came of it; what waits or looks at the page does not count.",
+        },
         Setting { key: "same_error", about: "The same error in a row, whatever the arguments." },
         Setting { key: "messages", about: "The same message in a row, or rounds of two alternating ones." },
         Setting {
@@ -192,15 +196,14 @@ pub enum Event {
 impl Event {
     /// A call, with what of the settings decides how it changes a state.
     pub(super) fn called(settings: &StallSettings, step: Step<'_>) -> Self {
-        let is_one_of = |tools: &[String]| tools.iter().any(|tool| tool == step.tool);
         let seen = Seen {
             tool: step.tool.to_owned(),
             args: step.args,
             result: step.result,
             error: step.error,
             round: step.round,
-            polling: is_one_of(&settings.polling),
-            mutating: is_one_of(&settings.mutating),
+            polling: settings.is_waiting(step.tool, step.deed),
+            mutating: settings.mutating.iter().any(|tool| tool == step.tool),
             cycle: settings.cycle,
             cycle_max_period: settings.cycle_max_period,
         };
@@ -223,7 +226,7 @@ impl Event {
             Self::Did(seen, deed) => state.observe(settings, seen.step(*deed)),
             Self::Said { text, .. } => state.message(settings, *text),
             Self::UserSpoke => {
-                *state = StallState::default();
+                state.person_spoke();
                 Verdict::default()
             }
             Self::Spent(tokens) => {
@@ -445,6 +448,26 @@ mod tests {
         assert_eq!(story.at(0).refuses(&*pair), Reason::StalledIdentical);
         let other = operation("/guard/stall", json!({"session_id": "s", "tool": "read", "args": {"path": "a"}, "result": "4 lines"}));
         assert!(story.at(0).allows(&*other), "another result is news");
+    }
+
+    #[test]
+    fn a_web_agent_is_told_by_what_it_acts_on_where_that_is_asked_for() {
+        let web = json!({"novelty_by_target": true, "novelty_window": 8, "novelty_max_new": 3});
+        let mut refused = Vec::new();
+        for settings in [json!({}), web] {
+            let mut story = Story::with_settings_of(&["stall"], settings);
+            // The arguments, or what was made of them by whoever does not tell them.
+            let target = |number: u64| match number % 2 {
+                0 => json!({"args": {"element": "Search", "ref": "e3", "text": format!("wording {number}")}}),
+                _ => json!({"args_hash": format!("a{number}"), "does": "acts 9f2c"}),
+            };
+            refused.push((0..12).find(|number| {
+                let mut asked = json!({"session_id": "s", "tool": "browser_type", "result": format!("page {number}")});
+                asked.as_object_mut().unwrap().extend(target(*number).as_object().unwrap().clone());
+                story.at(0).run(&*operation("/guard/stall", asked)).answer.is_block()
+            }));
+        }
+        assert_eq!(refused, [None, Some(8)], "the ninth, after it was told at the eighth");
     }
 
     #[test]

@@ -18,6 +18,11 @@ pub(crate) fn call(args: u64, result: u64) -> Step {
     }
 }
 
+/// A call of an agent that has neither shell nor files.
+pub(crate) fn asked(args: u64) -> Step {
+    Step { tool: "get_order".into(), ..call(args, args) }
+}
+
 pub(super) fn failed(args: u64, error: u64) -> Step {
     Step { error: Some(error), ..call(args, error) }
 }
@@ -53,12 +58,18 @@ fn runguard_nudges_at_three_and_stops_at_four() {
 }
 
 #[test]
-fn the_preset_follows_the_source_and_a_person_starts_anew() {
+fn the_preset_follows_the_calls_and_a_person_starts_anew() {
     let contenders = contenders().unwrap();
-    let stop = |source: &str, steps: Vec<Step>| contenders[0].stop(&run(source, steps));
-    assert_eq!(stop("taubench", vec![call(1, 1); 6]), Some(2), "somebody waits for the answer");
-    let asked: Vec<Step> = (0..9).flat_map(|_| [call(1, 1), said(1)]).collect();
-    assert_eq!(stop("taubench", asked), None);
+    let stop = |steps: Vec<Step>| contenders[0].stop(&run("taubench", steps));
+    assert_eq!(stop([vec![said(1)], vec![asked(1); 6]].concat()), Some(3), "somebody waits for the answer");
+    assert_eq!(stop([vec![said(1)], vec![call(1, 1); 6]].concat()), Some(4), "who has a shell is answered by a program");
+    let talk: Vec<Step> = (0..9).flat_map(|_| [asked(1), said(1)]).collect();
+    assert_eq!(stop(talk), None);
+}
+
+/// A web agent that types and clicks, on a page that is another each time.
+pub(crate) fn web(elements: u64, steps: u64) -> Vec<Step> {
+    (0..steps).map(|page| Step { tool: "click".into(), deed: Deed::Acts { on: page % elements }, ..call(page, page) }).collect()
 }
 
 fn guards(settings: Value, watched: &[Watched], caps: Caps) -> Result<Guards, SettingsProblem> {
@@ -159,22 +170,42 @@ fn a_mistyped_setting_is_refused_with_the_right_name() {
 }
 
 #[test]
-fn presets_are_chosen_by_source_and_can_be_named() {
+fn presets_are_chosen_by_the_calls_of_a_run_and_can_be_named() {
     let presets = Presets { always: None, by_source: vec![("mine".into(), Preset::Research)] };
+    let of = |presets: &Presets, source: &str, steps: Vec<Step>| presets.of(source).of_run(&run(source, steps));
+    let chat = vec![said(1), asked(1)];
     assert_eq!(
-        ["taubench", "webarena", "mine", "x"].map(|source| presets.of(source)),
+        [
+            of(&presets, "x", chat.clone()),
+            of(&presets, "taubench", web(3, 3)),
+            of(&presets, "mine", web(3, 3)),
+            of(&presets, "webarena", others(9))
+        ],
         [Preset::Chatbot, Preset::Browser, Preset::Research, Preset::Coding]
     );
     let presets = Presets { always: Some(Preset::Browser), ..presets };
-    assert_eq!(["taubench", "mine"].map(|source| presets.of(source)), [Preset::Browser, Preset::Research]);
+    assert_eq!([of(&presets, "x", chat.clone()), of(&presets, "mine", chat)], [Preset::Browser, Preset::Research]);
     let guards = Guards::new(presets, &Tree::new(), &[Watched::Stall], Caps::default()).unwrap();
     assert_eq!(guards.watch().run(&run("x", vec![call(1, 1); 6])).ended, Some((4, Cause::Stall(StallRule::Identical))), "of browser");
     // A setting is laid over every preset.
     let settings = serde_json::json!({"stall": {"identical": {"stop": 6}, "novelty_window": 0}});
     let guards = Guards::new(Presets::default(), settings.as_object().unwrap(), &[Watched::Stall], Caps::default()).unwrap();
-    for source in ["taubench", "x"] {
-        assert_eq!(guards.watch().run(&run(source, vec![call(1, 1); 9])).ended, Some((5, Cause::Stall(StallRule::Identical))));
+    for first in [said(1), call(2, 2)] {
+        let steps = [vec![first], vec![asked(1); 9]].concat();
+        assert_eq!(guards.watch().run(&run("x", steps)).ended, Some((6, Cause::Stall(StallRule::Identical))));
     }
+}
+
+#[test]
+fn a_web_agent_is_seen_by_what_it_acts_on_whatever_its_source_is_called() {
+    let guards = guards(serde_json::json!({}), &[Watched::Stall], Caps::default()).unwrap();
+    let found = guards.watch().run(&run("anything", web(3, 20)));
+    assert_eq!((found.preset, found.ended), (Preset::Browser, Some((8, Cause::Stall(StallRule::Novelty)))));
+    assert_eq!(guards.watch().run(&run("anything", web(20, 20))).ended, None);
+    let beside_work = [others(9), web(3, 20)].concat();
+    assert_eq!(guards.watch().run(&run("anything", beside_work)).ended, None, "an agent that works looks at some pages");
+    let loops = Guards::new(Presets::default(), &Tree::new(), &[Watched::Loop], Caps::default()).unwrap();
+    assert_eq!(loops.watch().run(&run("anything", web(20, 3))).preset, Preset::Browser, "whichever guards are asked");
 }
 
 #[test]
@@ -196,6 +227,7 @@ fn the_tracker_skips_and_never_ends() {
     // Whoever is answered by a person begins a turn.
     let turns: Vec<Step> = (0..6).flat_map(|_| [search("{}"), said(1)]).collect();
     let guards = guards(serde_json::json!({}), &[Watched::ToolCall], Caps::default()).unwrap();
-    assert_eq!(guards.watch().run(&run("taubench", turns.clone())).nudges, [0; 5]);
-    assert_eq!(guards.watch().run(&run("s", turns)).nudges[3], 5);
+    assert_eq!(guards.watch().run(&run("s", turns.clone())).nudges, [0; 5]);
+    let by_program = [vec![call(1, 1)], turns].concat();
+    assert_eq!(guards.watch().run(&run("s", by_program)).nudges[3], 5);
 }

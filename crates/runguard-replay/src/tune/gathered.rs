@@ -3,8 +3,8 @@
 use super::{MAX_RUNS, MAX_SOURCES, Options, Save, TOLD, Together};
 use crate::evaluate::{Recorded, fold_of};
 use crate::front::{RULES, TUNED};
-use crate::rules::{observe, person_replies};
-use crate::trace::{Broken, Detail, Run};
+use crate::rules::{AgentKind, observe, person_replies};
+use crate::trace::{Broken, Detail, Run, Step};
 use runguard_core::detect::stall::{Preset, Rung, StallRule, StallSettings, StallState};
 use runguard_core::limits::InvalidSetting;
 use serde::Serialize;
@@ -145,7 +145,8 @@ impl Gathered {
         let times = || run.steps.iter().filter_map(|step| step.at_millis);
         let minutes = times().min().zip(times().max()).map(|(first, last)| (last - first) as f64 / 60_000.0);
         let source = self.source(&run.source);
-        let preset = options.guards.presets.of(&run.source);
+        let kind = options.guards.presets.of(&run.source);
+        let preset = kind.of_run(run);
         self.kinds[preset as usize] += 1;
         self.records.push(Record {
             file,
@@ -158,7 +159,7 @@ impl Gathered {
             all: amounts(run, 0),
             calls: run.calls(),
             minutes,
-            stops: stops(run, &probes[preset as usize], person_replies(preset)),
+            stops: stops(run, probes, kind),
         });
     }
 
@@ -188,14 +189,20 @@ pub(crate) fn amounts(run: &Run, from: usize) -> Amounts {
     sum
 }
 
-pub(super) fn stops(run: &Run, probes: &[StallSettings], person_replies: bool) -> Box<[Option<Stop>]> {
+/// Where each probe stops a run. The probes stand in the order of [`Preset::ALL`], for each kind of run the same.
+pub(super) fn stops(run: &Run, probes: &[Vec<StallSettings>], kind: AgentKind) -> Box<[Option<Stop>]> {
     let mut state = StallState::default();
-    let mut stop = |probe: &StallSettings| {
+    let mut stop = |probe: usize| {
         state.clear();
-        let at = run.steps.iter().position(|step| observe(&mut state, probe, step, person_replies).rung == Rung::Stop)?;
+        let mut kind = kind;
+        let is_stopped = |step: &Step| {
+            let preset = kind.at(step);
+            observe(&mut state, &probes[preset as usize][probe], step, person_replies(preset)).rung == Rung::Stop
+        };
+        let at = run.steps.iter().position(is_stopped)?;
         let after = amounts(run, at + 1);
         Some(Stop { number: NonZeroU32::MIN.saturating_add(at as u32), tokens_after: after.tokens, dollars_after: after.dollars })
     };
-    let stops: Box<[Option<Stop>]> = probes.iter().map(&mut stop).collect();
+    let stops: Box<[Option<Stop>]> = (0..probes.first().map_or(0, Vec::len)).map(&mut stop).collect();
     if stops.iter().all(Option::is_none) { Box::default() } else { stops }
 }

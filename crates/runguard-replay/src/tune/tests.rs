@@ -2,7 +2,7 @@ use super::gathered::Stop;
 use super::measured::share_of_runs;
 use super::*;
 use crate::labels::Labels;
-use crate::rules::tests::{call, run};
+use crate::rules::tests::{asked, call, run};
 use crate::rules::{Caps, Presets, Watched};
 use crate::trace::Kind;
 use crate::trace::Step;
@@ -241,14 +241,13 @@ fn settings_that_save_more_for_the_price_are_left_alone() {
 fn each_run_is_watched_as_its_kind() {
     // A person's answer starts everything anew, for a chatbot alone.
     let said = Step { kind: Kind::Message, tool: "__message__".into(), ..call(5, 1) };
-    let steps =
-        |source: &str| Run { source: source.into(), ..run("s", [vec![call(1, 1); 2], vec![said.clone()], vec![call(1, 1); 2]].concat()) };
+    let steps = |call: Step| run("s", [vec![call.clone(); 2], vec![said.clone()], vec![call; 2]].concat());
     let guards = Guards::new(Presets::default(), &Tree::new(), &[Watched::Stall], Caps::default()).unwrap();
     let options = Options { grid: Options::grid_around(&guards), guards, ..options(0.01) };
-    let gathered = gathered([steps("taubench"), steps("mine"), steps("mine")], &options);
+    let gathered = gathered([steps(asked(1)), steps(call(1, 1)), steps(call(1, 1))], &options);
     let summary = tune(&gathered, &options);
     assert_eq!((summary.preset, summary.kinds.len(), summary.base.measured.stopped), ("coding", 2, 2), "{:?}", summary.base);
-    assert_eq!(summary.candidates, 2880, "the usual grid has what all presets say");
+    assert_eq!(summary.candidates, 3456, "the usual grid has what all presets say");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! whatever else of the file was quoted, and without anybody having read the file.
 
 mod shell;
+mod web;
 
 use super::fingerprints::words_of;
 use serde::{Deserialize, Serialize};
@@ -52,6 +53,13 @@ pub enum Deed {
     Restores,
     /// Looks one thing up, by its id.
     LooksUp,
+    /// Acts on a web page.
+    Acts {
+        /// What is done and to which element, whatever is typed into it.
+        on: u64,
+    },
+    /// Waits, or looks at the page that is there: neither progress nor a stall.
+    Waits,
 }
 
 impl Deed {
@@ -59,6 +67,11 @@ impl Deed {
     pub fn of(tool: &str, arguments: &str) -> Self {
         if arguments.len() > LONGEST {
             return Self::Unknown;
+        }
+        match web::action(tool, arguments) {
+            Some(web::Action::On(on)) => return Self::Acts { on },
+            Some(web::Action::Waits) => return Self::Waits,
+            None => {}
         }
         let Ok(read) = serde_json::from_str::<Arguments<'_>>(arguments) else { return Self::Unknown };
         match read.deed(tool) {
@@ -79,6 +92,8 @@ impl Deed {
             Self::Undoes { file } => format!("undoes {file:x}"),
             Self::Restores => "restores".to_owned(),
             Self::LooksUp => "looks_up".to_owned(),
+            Self::Acts { on } => format!("acts {on:x}"),
+            Self::Waits => "waits".to_owned(),
         }
     }
 
@@ -94,6 +109,8 @@ impl Deed {
             ["undoes", file] => number(file).map(|file| Self::Undoes { file }),
             ["restores"] => Some(Self::Restores),
             ["looks_up"] => Some(Self::LooksUp),
+            ["acts", on] => number(on).map(|on| Self::Acts { on }),
+            ["waits"] => Some(Self::Waits),
             _ => None,
         };
         known.unwrap_or_default()
@@ -102,7 +119,7 @@ impl Deed {
     /// Whether it leaves something else than was there.
     pub const fn changes(self) -> bool {
         match self {
-            Self::Unknown | Self::Looks | Self::LooksUp | Self::Runs => false,
+            Self::Unknown | Self::Looks | Self::LooksUp | Self::Runs | Self::Acts { .. } | Self::Waits => false,
             Self::Changes | Self::Writes { .. } | Self::Edits { .. } | Self::Undoes { .. } | Self::Restores => true,
         }
     }
@@ -191,10 +208,16 @@ fn by_name(tool: &str) -> Deed {
 /// Names of arguments that say what is looked for, whatever it looks like.
 const LOOKED_FOR: [&str; 10] = ["q", "query", "search", "pattern", "regex", "glob", "url", "uri", "text", "name"];
 
+/// Names of arguments by which one searches. An id beside them says where: it stays the same while the words change.
+const SEARCHED: [&str; 9] = ["q", "query", "search", "pattern", "regex", "glob", "keyword", "keywords", "term"];
+
 /// Whether one of the arguments is the id of a thing, by its name or by its form: orders, customers, days. What is known of one thing may well be
 /// known of the next: whoever looks up forty orders and hears "delivered" of each has not gone round.
 fn has_an_id(arguments: &str) -> bool {
     let Ok(arguments) = serde_json::from_str::<std::collections::BTreeMap<Cow<'_, str>, &RawValue>>(arguments) else { return false };
+    if arguments.keys().any(|name| SEARCHED.contains(&name.to_ascii_lowercase().as_str())) {
+        return false;
+    }
     arguments.iter().any(|(name, value)| {
         let is_scalar = !value.get().starts_with(['{', '[']);
         let words = words_of(name);
@@ -279,6 +302,8 @@ mod tests {
             Deed::Undoes { file },
             Deed::Restores,
             Deed::LooksUp,
+            Deed::Acts { on: file },
+            Deed::Waits,
         ] {
             assert_eq!(Deed::from_text(&deed.text()), deed);
         }
@@ -303,6 +328,8 @@ mod tests {
         for (tool, arguments) in [
             ("fetch", json!({"url": "https://example.org/page/1234"})),
             ("search", json!({"query": "order-12345"})),
+            ("search_orders", json!({"customer_id": "c-4711", "query": "late"})),
+            ("grep", json!({"repo_id": 7, "pattern": "TODO"})),
             ("list_directory", json!({"path": "/src", "depth": 4})),
             ("read_file", json!({"path": "/a1234.py"})),
             ("list", json!({"page": 3, "limit": 5000})),

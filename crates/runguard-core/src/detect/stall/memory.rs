@@ -3,11 +3,14 @@
 //! All of it counts whatever the thresholds are, so that a state is the same under all settings.
 
 use super::deed::Deed;
+use super::kind::Kinds;
 
 /// States of files that are remembered, the oldest first. Beyond them the oldest is forgotten.
 const FILE_STATES: usize = 40;
 /// Calls whose outcome is followed across changes.
 const CHECKS: usize = 24;
+/// Elements of web pages that are remembered. Beyond them the earliest is forgotten, and would count as new again.
+const TARGETS: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Memory {
@@ -27,7 +30,18 @@ pub(super) struct Memory {
     tokens: u64,
     /// Of them those that were known at the call before.
     tokens_judged: u64,
+    /// What was acted on in web pages, the earliest first.
+    targets: Vec<u64>,
+    /// The latest pairs, newest in the lowest bit, as they are when web actions are told apart by their targets: 1 is new. From the
+    /// first such action on; before it both ways of telling them apart are one.
+    news_by_target: u64,
+    /// What kinds of calls the run began with.
+    kinds: Kinds,
 }
+
+/// Where the kinds of calls stand in the first word, and whether there are targets.
+const KINDS: u32 = 19;
+const HAS_TARGETS: u32 = KINDS + Kinds::BITS;
 
 /// The last bit of what a check gave says whether it failed.
 const FAILED: u64 = 1;
@@ -61,7 +75,42 @@ impl Memory {
     pub(super) fn clear(&mut self) {
         self.files.clear();
         self.checks.clear();
-        *self = Self { files: std::mem::take(&mut self.files), checks: std::mem::take(&mut self.checks), ..Self::default() };
+        self.targets.clear();
+        let (files, checks) = (std::mem::take(&mut self.files), std::mem::take(&mut self.checks));
+        *self = Self { files, checks, targets: std::mem::take(&mut self.targets), ..Self::default() };
+    }
+
+    pub(super) const fn kinds(&self) -> Kinds {
+        self.kinds
+    }
+
+    pub(super) const fn kinds_mut(&mut self) -> &mut Kinds {
+        &mut self.kinds
+    }
+
+    /// Takes a pair, which is new or not, where `news` are those before it. A web action is new when nothing like it was done to its element.
+    pub(super) fn paired(&mut self, deed: Deed, is_new: bool, news: u64) {
+        let mut is_new = is_new;
+        if let Deed::Acts { on } = deed {
+            if self.targets.is_empty() {
+                self.news_by_target = news;
+            }
+            is_new = !self.targets.contains(&on);
+            if is_new {
+                if self.targets.len() == TARGETS {
+                    self.targets.remove(0);
+                }
+                self.targets.push(on);
+            }
+        } else if self.targets.is_empty() {
+            return;
+        }
+        self.news_by_target = self.news_by_target << 1 | u64::from(is_new);
+    }
+
+    /// The latest pairs by their targets; `None` while no web action was made.
+    pub(super) fn news_by_target(&self) -> Option<u64> {
+        (!self.targets.is_empty()).then_some(self.news_by_target)
     }
 
     /// Takes how a call ended, and says how many in a row have failed; 0 when it did not. Those beside each other are one attempt.
@@ -135,7 +184,7 @@ impl Memory {
     pub(super) fn changed(&mut self, deed: Deed) -> u32 {
         self.changes = self.changes.saturating_add(1);
         let (file, left) = match deed {
-            Deed::Unknown | Deed::Looks | Deed::LooksUp | Deed::Runs | Deed::Changes => return 0,
+            Deed::Unknown | Deed::Looks | Deed::LooksUp | Deed::Runs | Deed::Changes | Deed::Acts { .. } | Deed::Waits => return 0,
             Deed::Writes { file, leaves } => (file, leaves),
             Deed::Edits { file, by } => (file, self.holds(file).wrapping_add(by)),
             Deed::Undoes { file } => (file, self.held_before(file)),
@@ -195,8 +244,12 @@ impl Memory {
             return Vec::new();
         }
         let has_tokens = self.tokens > 0;
+        let has_targets = !self.targets.is_empty();
         // Bit 17 is of an earlier version, and free.
-        let flags = u64::from(has_tokens) << 18 | u64::from(self.failed_again) << 16;
+        let flags = u64::from(has_targets) << HAS_TARGETS
+            | self.kinds.bits() << KINDS
+            | u64::from(has_tokens) << 18
+            | u64::from(self.failed_again) << 16;
         let counts = u64::from(self.changes) << 32 | flags | (self.files.len() as u64) << 8 | self.checks.len() as u64;
         let Same { tool, gave, call, times } = self.same;
         let mut words = vec![counts, tool, gave, call, u64::from(self.failing) << 32 | u64::from(times)];
@@ -206,12 +259,23 @@ impl Memory {
         if has_tokens {
             words.extend([self.tokens, self.tokens_judged]);
         }
+        if has_targets {
+            words.extend(&self.targets);
+            words.extend([self.news_by_target, self.targets.len() as u64]);
+        }
         words
     }
 
     /// Of words that were packed. `None` when some are missing.
     pub(super) fn unpack(words: &[u64]) -> Option<Self> {
         let [counts, tool, gave, call, times, rest @ ..] = words else { return words.is_empty().then(Self::default) };
+        let (rest, targets, news_by_target) = match rest {
+            [rest @ .., news, count] if counts >> HAS_TARGETS & 1 == 1 => {
+                let (rest, targets) = rest.split_at(rest.len().checked_sub(usize::try_from(*count).ok()?)?);
+                (rest, targets, *news)
+            }
+            rest => (rest, &[][..], 0),
+        };
         let (rest, tokens, tokens_judged) = match rest {
             [rest @ .., tokens, judged] if counts >> 18 & 1 == 1 => (rest, *tokens, *judged),
             rest => (rest, 0, 0),
@@ -233,6 +297,9 @@ impl Memory {
             failed_again: counts >> 16 & 1 == 1,
             tokens,
             tokens_judged,
+            targets: targets.iter().take(TARGETS).copied().collect(),
+            news_by_target,
+            kinds: Kinds::from_bits(counts >> KINDS),
         })
     }
 }
@@ -309,7 +376,10 @@ mod tests {
             memory.tried(number, 1, false);
             memory.looked(1, number, 1);
             memory.ended(true, false);
+            memory.paired(Deed::Acts { on: number }, true, 0);
+            memory.kinds_mut().called("click", Deed::Acts { on: number });
         }
+        memory.kinds_mut().person_spoke();
         memory.failed_again();
         memory.spent(7);
         assert_eq!(memory.tokens_judged(), (0, 7));

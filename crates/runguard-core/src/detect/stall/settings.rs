@@ -1,5 +1,7 @@
 //! What makes a stall, and what follows from it: rules, rungs, presets for kinds of agents.
 
+use super::deed::Deed;
+use super::kind::Kinds;
 use super::{MAX_PERIOD, MAX_WINDOW, Verdict};
 use crate::limits::{InvalidSetting, setters};
 use crate::reason::Reason;
@@ -171,6 +173,9 @@ pub struct StallSettings {
     pub novelty_rung: Rung,
     /// How often it steers before that rung.
     pub novelty_nudges: u32,
+    /// Actions on web pages are new when nothing like it was done to their element, whatever was typed and whatever came of it; what waits or looks
+    /// at the page does not count.
+    pub novelty_by_target: bool,
     /// The same error in a row, whatever the arguments.
     pub same_error: Ladder,
     /// The same message in a row, or rounds of two alternating ones.
@@ -248,6 +253,7 @@ impl Preset {
             novelty_max_new: 1,
             novelty_rung: Rung::Stop,
             novelty_nudges: 1,
+            novelty_by_target: false,
             // Measured on recorded runs (`./bench detection`): at five of the same error and three of the same message hardly a
             // run that would have succeeded is stopped; at four identical pairs likewise, while of those that made three most
             // got out on their own.
@@ -290,16 +296,60 @@ impl Preset {
                 novelty_window: 5,
                 ..base
             },
-            // Pages load late and look alike: scrolling and waiting are work.
+            // Pages load late, and are seldom the same twice: what shows is that the same few elements are acted on. At most three new ones of
+            // eight agree with what people say of such runs about as well as two people agree with each other.
             Self::Browser => StallSettings {
                 identical: Ladder::new(3, 0, 5),
                 novelty_window: 8,
-                polling: names(&["wait", "sleep", "screenshot", "scroll", "wait_for", "wait_for_selector"]),
+                novelty_max_new: 3,
+                novelty_by_target: true,
+                polling: names(&["wait", "sleep", "screenshot", "wait_for", "wait_for_selector"]),
                 ..base
             },
             // Searching is reading: the same question twice is already one too many.
             Self::Research => StallSettings { identical: Ladder::new(2, 0, 3), same_error: Ladder::new(3, 0, 5), ..base },
         }
+    }
+}
+
+/// Which thresholds runs are watched by: those of a kind of agent, or of the kind that each turns out to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PresetChoice(pub Option<Preset>);
+
+impl PresetChoice {
+    const AUTO: &str = "auto";
+
+    /// What it is called in settings.
+    pub const fn name(self) -> &'static str {
+        match self.0 {
+            Some(preset) => preset.name(),
+            None => Self::AUTO,
+        }
+    }
+
+    /// Every name there is.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Preset::ALL.into_iter().map(Preset::name).chain([Self::AUTO])
+    }
+
+    /// For a run that began with calls of these kinds.
+    pub fn of(self, kinds: Kinds) -> Preset {
+        self.0.unwrap_or_else(|| kinds.preset())
+    }
+}
+
+impl TryFrom<String> for PresetChoice {
+    type Error = InvalidSetting;
+
+    fn try_from(name: String) -> Result<Self, InvalidSetting> {
+        if name == Self::AUTO { Ok(Self(None)) } else { Preset::from_name(&name).map(|preset| Self(Some(preset))) }
+    }
+}
+
+impl From<PresetChoice> for String {
+    fn from(choice: PresetChoice) -> Self {
+        choice.name().to_owned()
     }
 }
 
@@ -315,6 +365,7 @@ impl StallSettings {
             novelty_max_new: 0,
             novelty_rung: Rung::GoOn,
             novelty_nudges: 0,
+            novelty_by_target: false,
             same_error: never,
             messages: never,
             unmoved: never,
@@ -362,6 +413,11 @@ impl StallSettings {
         Ok(())
     }
 
+    /// Whether a call waits for something: neither progress nor a stall.
+    pub fn is_waiting(&self, tool: &str, deed: Deed) -> bool {
+        self.polling.iter().any(|polling| polling == tool) || (self.novelty_by_target && deed == Deed::Waits)
+    }
+
     pub(super) fn limited(&self, mut verdict: Verdict) -> Verdict {
         verdict.rung = verdict.rung.min(self.highest);
         verdict
@@ -392,6 +448,7 @@ setters!(StallSettings {
     novelty_max_new: u32,
     novelty_rung: Rung,
     novelty_nudges: u32,
+    novelty_by_target: bool,
     same_error: Ladder,
     messages: Ladder,
     unmoved: Ladder,

@@ -562,3 +562,143 @@ fn calls_and_tokens_of_a_long_run_are_shown_side_by_side() {
     };
     assert_eq!([shown(12, 1_000), shown(12, 0), shown(0, 1_000)], ["12/51, 93 %", "12/51", "0/51"]);
 }
+
+/// Calls of a web agent as they were made, each with a page that was never seen before.
+fn on_pages(calls: &[(&str, String)]) -> Option<(usize, StallRule)> {
+    let mut detector = detector(Preset::Browser);
+    let steps: Vec<Step<'_>> = calls
+        .iter()
+        .enumerate()
+        .map(|(page, (tool, arguments))| {
+            let deed = Deed::of(tool, arguments);
+            Step { tool, args: xxh3_64(arguments.as_bytes()), result: Some(page as u64), error: None, round: None, deed }
+        })
+        .collect();
+    first_stop(&mut detector, &steps)
+}
+
+fn lines(tool: &'static str, name: &str, lines: &[&str]) -> Vec<(&'static str, String)> {
+    lines.iter().map(|line| (tool, serde_json::json!({ name: line }).to_string())).collect()
+}
+
+fn calls(calls: &[(&'static str, serde_json::Value)]) -> Vec<(&'static str, String)> {
+    calls.iter().map(|(tool, arguments)| (*tool, arguments.to_string())).collect()
+}
+
+#[test]
+fn a_web_agent_that_comes_back_to_the_same_few_elements_is_stopped_whatever_it_types_and_sees() {
+    let searches = lines(
+        "action",
+        "action",
+        &[
+            "click [8821]",
+            "type [164] [running shoes] [1]",
+            "scroll [down]",
+            "type [164] [shoes for running] [1]",
+            "scroll [down]",
+            "type [164] [jogging shoes] [1]",
+            "scroll [down]",
+            "type [164] [trail running shoes] [1]",
+            "scroll [up]",
+            "type [164] [shoes men running] [1]",
+        ],
+    );
+    assert_eq!(on_pages(&searches), Some((9, StallRule::Novelty)), "WebArena: one search box in eight wordings");
+    let up_and_down: Vec<(&str, String)> = (0..12_i64)
+        .map(|number| {
+            (
+                "browser",
+                serde_json::json!({"code": format!("scroll(0, {})", if number % 2 == 0 { 500 + number } else { -500 })}).to_string(),
+            )
+        })
+        .collect();
+    assert_eq!(on_pages(&up_and_down), Some((9, StallRule::Novelty)), "BrowserGym: scrolling is not exempt");
+    let mut dead_button = Vec::new();
+    for number in 0..6 {
+        dead_button.extend(calls(&[
+            (
+                "browser_type",
+                serde_json::json!({"element": "Email", "ref": "e14", "text": format!("ann{number}@example.org"), "submit": false}),
+            ),
+            ("browser_click", serde_json::json!({"element": "Save button", "ref": "e21"})),
+            ("browser_wait_for", serde_json::json!({"time": number})),
+            ("browser_snapshot", serde_json::json!({})),
+        ]));
+    }
+    assert_eq!(on_pages(&dead_button), Some((17, StallRule::Novelty)), "Playwright MCP: waiting and looking count for nothing");
+    let boxes: Vec<(&str, String)> = (0..12)
+        .map(|number| match number % 3 {
+            0 => ("input_text", serde_json::json!({"index": 7, "text": format!("query {number}")}).to_string()),
+            1 => ("click_element_by_index", serde_json::json!({"index": 9}).to_string()),
+            _ => ("scroll_down", serde_json::json!({"amount": 100 * number}).to_string()),
+        })
+        .collect();
+    assert_eq!(on_pages(&boxes), Some((9, StallRule::Novelty)), "browser-use");
+    let clicks: Vec<(&str, String)> = (0..12)
+        .map(|number| ("computer", serde_json::json!({"action": "left_click", "coordinate": [400 + 40 * (number % 3), 300]}).to_string()))
+        .collect();
+    assert_eq!(on_pages(&clicks), Some((9, StallRule::Novelty)), "computer use");
+}
+
+#[test]
+fn a_web_agent_that_gets_on_is_not_stopped() {
+    let form: Vec<(&str, String)> = (12..20)
+        .map(|field| ("browser", serde_json::json!({"code": format!("fill('b{field}', 'value')")}).to_string()))
+        .chain(lines("browser", "code", &["click('b20')", "scroll(0, 300)", "click('c4')", "send_msg_to_user('done')"]))
+        .collect();
+    assert_eq!(on_pages(&form), None, "a form with eight fields");
+    let pages: Vec<(&str, String)> = (0..14)
+        .map(|page| match page % 5 {
+            3 => ("action", serde_json::json!({"action": "scroll [down]"}).to_string()),
+            _ => ("action", serde_json::json!({"action": format!("click [{}]", 4000 + 37 * page)}).to_string()),
+        })
+        .collect();
+    assert_eq!(on_pages(&pages), None, "results by different links, scrolled now and then");
+    let mut shop = Vec::new();
+    for product in 0..8 {
+        shop.extend(calls(&[
+            ("browser_click", serde_json::json!({"element": format!("Product {product}"), "ref": format!("e{}", 30 + product)})),
+            ("browser_snapshot", serde_json::json!({})),
+            ("browser_navigate_back", serde_json::json!({})),
+        ]));
+    }
+    assert_eq!(on_pages(&shop), None, "one product after the other, and back");
+    let mut tabbed = calls(&[("computer", serde_json::json!({"action": "left_click", "coordinate": [200, 180]}))]);
+    for field in 0..8 {
+        tabbed.extend(calls(&[
+            ("computer", serde_json::json!({"action": "type", "text": format!("value {field}")})),
+            ("computer", serde_json::json!({"action": "key", "text": "Tab"})),
+            ("computer", serde_json::json!({"action": "screenshot"})),
+        ]));
+    }
+    assert_eq!(on_pages(&tabbed), None, "a form that is filled by keys alone");
+    let reading: Vec<(&str, String)> = (0..12)
+        .map(|page| match page % 2 {
+            0 => ("go_to_url", serde_json::json!({"url": format!("https://example.org/{page}")}).to_string()),
+            _ => ("extract_content", serde_json::json!({"goal": "the price"}).to_string()),
+        })
+        .collect();
+    assert_eq!(on_pages(&reading), None, "browser-use reads one page after the other");
+}
+
+#[test]
+fn what_is_acted_on_counts_only_where_it_is_asked_for() {
+    let click = |element: u64, page: u64| Step { deed: Deed::Acts { on: element }, ..step("click", element, page) };
+    let steps: Vec<Step<'_>> = (0..30).map(|page| click(page % 3, page)).collect();
+    assert_eq!(first_stop(&mut detector(Preset::Coding), &steps), None, "every page is another");
+    assert_eq!(first_stop(&mut detector(Preset::Browser), &steps), Some((9, StallRule::Novelty)));
+    // A state knows both, whoever asked before.
+    let (coding, browser) = (Preset::Coding.settings(), Preset::Browser.settings());
+    let mut state = StallState::default();
+    for step in &steps[..10] {
+        state.observe(&coding, *step);
+    }
+    assert_eq!((state.counters(&coding).window_new, state.counters(&browser).window_new), (6, 1));
+    let mut mixed = StallState::default();
+    for step in [step("search", 1, 1), step("search", 2, 2), click(1, 3), click(1, 4)] {
+        mixed.observe(&browser, step);
+    }
+    assert_eq!(mixed.counters(&browser).window_new, 3, "what was before the first of them stays known");
+    let unknown: Vec<Step<'_>> = (0..30).map(|page| Step { result: None, ..click(page % 3, 0) }).collect();
+    assert!(first_stop(&mut detector(Preset::Browser), &unknown).is_some_and(|(at, _)| at <= 9), "what came of it need not be known");
+}

@@ -61,7 +61,7 @@ fn of_statements(script: &str) -> Option<Deed> {
 fn worse(left: Deed, right: Deed) -> Deed {
     let rank = |deed: Deed| match deed {
         Deed::Looks | Deed::LooksUp => 0,
-        Deed::Unknown | Deed::Runs => 1,
+        Deed::Unknown | Deed::Runs | Deed::Acts { .. } | Deed::Waits => 1,
         Deed::Changes | Deed::Writes { .. } | Deed::Edits { .. } | Deed::Undoes { .. } | Deed::Restores => 2,
     };
     match (left, right) {
