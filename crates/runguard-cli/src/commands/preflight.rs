@@ -137,7 +137,7 @@ fn tell(seen: &[Seen]) -> Result<(), Failure> {
         row.extend(numbers.map(Into::into));
         table.add_row(row);
     }
-    output::show(table)?;
+    output::show(&table)?;
     for one in seen {
         if let Some(hint) = one.hint() {
             output::line(&format!("{}: {hint}", one.scenario.name))?;
