@@ -49,7 +49,7 @@ impl Used {
             table.add_row([Cell::new(format!("{}{partly}", week.week)), Cell::new(bot)].into_iter().chain(numbers.map(right)));
         }
         output::show(&table)?;
-        let mut table = output::table(&["day", "bot", "sessions", "operations", "AI steps", "credits", "dollars", "refused"]);
+        let mut table = output::table(&["day", "bot", "sessions", "operations", "AI steps", "credits", "dollars", "blocked"]);
         for day in &used.days {
             let numbers = [
                 day.sessions.to_string(),
@@ -63,7 +63,7 @@ impl Used {
         }
         output::line("")?;
         output::show(&table)?;
-        let mut table = output::table(&["heaviest step", "guard", "bot", "day", "operations", "credits", "dollars", "refused"]);
+        let mut table = output::table(&["heaviest step", "guard", "bot", "day", "operations", "credits", "dollars", "blocked"]);
         for step in used.steps.iter().take(MOST_STEPS) {
             let numbers = [step.operations.to_string(), output::amount(step.credits), output::amount(step.usd), step.refused.to_string()];
             let names = [in_words(step), output::clean(&step.guard), named(&step.bot), step.day.clone()];

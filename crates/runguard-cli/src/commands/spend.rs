@@ -39,7 +39,7 @@ impl Spend {
             return output::json(&answer);
         }
         let spent: Spent = output::read(answer)?;
-        let mut table = output::table(&[&self.by, "calls", "refused", "input", "output", "cached", "dollars"]);
+        let mut table = output::table(&[&self.by, "calls", "blocked", "input", "output", "cached", "dollars"]);
         let entries = spent.groups.first().map(|group| group.entries.as_slice()).unwrap_or_default();
         let shown = if self.by == By::Day.code() { &entries[entries.len().saturating_sub(MOST_ENTRIES)..] } else { entries };
         for entry in shown.iter().take(MOST_ENTRIES) {
