@@ -2,7 +2,7 @@
 
 import { get, post } from './api.js';
 import { badge, el, foreign, panel } from './dom.js';
-import { count, decimal, dollars, duration, fieldName, guardName, milliseconds, percent, times, when } from './words.js';
+import { count, decimal, dollars, duration, fieldName, guardName, milliseconds, percent, reasonName, times, when } from './words.js';
 
 export const anchor = (insight) => `${insight.id}:${insight.subject ?? ''}`;
 
@@ -19,8 +19,10 @@ export function fact(value, between = ', ') {
   return foreign(JSON.stringify(value), 300);
 }
 
-/// By the unit in its name, if it has one.
+/// By the unit in its name, if it has one; in the words of the other pages.
 function named(name, value) {
+  if (name === 'reason') return [name, foreign(reasonName(value), 60)];
+  if (name === 'refused') return ['blocked', fact(value)];
   if (typeof value !== 'number') return [name, fact(value, /chain|pattern|cycle/.test(name) ? ' → ' : ', ')];
   if (name.endsWith('_seconds')) return [name.slice(0, -8), duration(value)];
   if (name.endsWith('_ms')) return [name.slice(0, -3), milliseconds(value)];

@@ -183,7 +183,7 @@ export function overview(frame, main) {
   const drawBudgets = (budgets) => [el('ul', { class: 'bars budgets' }, budgets.slice(0, ROWS).map((budget) => {
     const shares = [budget.limit_usd ? budget.spent_usd / budget.limit_usd : 0, budget.token_limit ? budget.tokens / budget.token_limit : 0];
     const share = Math.max(...shares);
-    return el('li', null, el('div', null, el('span', { class: 'what' }, foreign(budget.budget, 40), budget.refused ? [' ', badge('blocked', `${count(budget.refused)} refused`)] : null),
+    return el('li', null, el('div', null, el('span', { class: 'what' }, foreign(budget.budget, 40), budget.refused ? [' ', badge('blocked', `${count(budget.refused)} blocked`)] : null),
       el('span', { class: 'n' }, budget.limit_usd ? `${dollars(budget.spent_usd)} of ${dollars(budget.limit_usd)}` : dollars(budget.spent_usd),
         el('span', { class: 'hint' }, budget.token_limit ? ` · ${compact(budget.tokens)} of ${compact(budget.token_limit)} tokens` : budget.tokens ? ` · ${compact(budget.tokens)} tokens` : '', share ? ` · ${percent(share)}` : '')),
       bar(share, share >= 0.95 ? 'blocked' : share >= 0.8 ? 'would' : 'accent')));
@@ -342,7 +342,7 @@ export function overview(frame, main) {
     const bot = (name) => (name === null ? 'all' : name === '' ? '–' : foreign(name, 40));
     return [table('AI steps by week and bot', [{ label: 'Week from' }, { label: 'Bot' }, { label: 'Sessions', class: 'n' }, { label: 'AI steps', class: 'n' }, { label: 'Steps a session', class: 'n' }, { label: 'Change', class: 'n' }],
       weeks.slice(-ROWS).reverse().map((week) => [[week.week, week.is_whole ? null : el('span', { class: 'hint' }, ' in part')], bot(week.bot), count(week.sessions), count(week.ai_steps), week.steps_per_session.toFixed(2), change(week)])),
-    table('Heaviest steps by day', [{ label: 'Step' }, { label: 'Guard', class: 'wide-only' }, { label: 'Bot' }, { label: 'Day' }, { label: 'Operations', class: 'n' }, { label: 'Credits', class: 'n' }, { label: 'Refused', class: 'n wide-only' }],
+    table('Heaviest steps by day', [{ label: 'Step' }, { label: 'Guard', class: 'wide-only' }, { label: 'Bot' }, { label: 'Day' }, { label: 'Operations', class: 'n' }, { label: 'Credits', class: 'n' }, { label: 'Blocked', class: 'n wide-only' }],
       steps.slice(0, ROWS).map((step) => [foreign(step.label || inWords(step.guard, step.step), 48), guardName(step.guard), bot(step.bot), step.day, count(step.operations), step.credits ? decimal(step.credits) : '–', count(step.refused)])),
     more(steps, 'steps')];
   }

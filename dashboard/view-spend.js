@@ -42,8 +42,8 @@ export function spend(frame, main) {
       tile('Model calls', compact(total.calls), 'paid for'),
       tile('Tokens', compact(input + total.output_tokens), `${compact(input)} in, ${compact(total.output_tokens)} out`),
       tile('From caches', input ? percent(total.cached_tokens / input) : '–', 'of what was sent'),
-      tile('Refused', compact(total.refused), 'calls that were not made', 'is-blocked'),
-      tile('Saved', total.saved_usd ? `about ${dollars(total.saved_usd)}` : '–', 'refused calls at an average price', 'is-saved'),
+      tile('Blocked', compact(total.refused), 'calls that were not made', 'is-blocked'),
+      tile('Saved', total.saved_usd ? `about ${dollars(total.saved_usd)}` : '–', 'blocked calls at an average price', 'is-saved'),
     );
   }
 
@@ -59,7 +59,7 @@ export function spend(frame, main) {
     chart.show({ starts, layers: [{ name: 'Dollars', colour: 'c1', values }], since, until, step: DAY });
   }
 
-  const drawEntries = (caption, label, link) => (entries) => [table(caption, [{ label }, { label: 'Calls', class: 'n' }, { label: 'Refused', class: 'n' }, { label: 'In', class: 'n wide-only' }, { label: 'Out', class: 'n wide-only' }, { label: 'Dollars', class: 'n' }],
+  const drawEntries = (caption, label, link) => (entries) => [table(caption, [{ label }, { label: 'Calls', class: 'n' }, { label: 'Blocked', class: 'n' }, { label: 'In', class: 'n wide-only' }, { label: 'Out', class: 'n wide-only' }, { label: 'Dollars', class: 'n' }],
     entries.slice(0, ROWS).map((entry) => [link && entry.name !== '(other)' ? el('a', { to: link(entry) }, foreign(entry.name, 40)) : foreign(entry.name, 40), count(entry.calls), entry.refused ? el('span', { class: 'bad' }, count(entry.refused)) : '–',
       compact(entry.input_tokens + entry.cached_tokens + entry.cache_write_tokens), compact(entry.output_tokens), dollars(entry.usd)])),
   entries.length > ROWS ? el('p', { class: 'hint more' }, `and ${count(entries.length - ROWS)} more`) : null];

@@ -106,7 +106,7 @@ def block(begin: str) -> str:
 
 # Every block of the page, by how it begins: whoever adds one says here who follows it.
 FOLLOWED = {
-    "cargo run -- demo": "test_the_demo_and_the_words_about_the_build",
+    "cargo run --no-default-features -- demo": "test_the_demo_and_the_words_about_the_build",
     "runguard gateway": "test_one_variable",
     "from runguard import guard": "test_three_lines_of_python",
     "import { withGuard }": "test_three_lines_of_typescript",
@@ -129,8 +129,8 @@ def test_every_link_leads_somewhere():
 
 
 def test_the_demo_and_the_words_about_the_build(home: Home):
-    lines = [line.split("#")[0].strip() for line in block("cargo run -- demo").splitlines()]
-    assert lines == ["cargo run -- demo", "cargo install --locked --path crates/runguard-cli"]
+    lines = [line.split("#")[0].strip() for line in block("cargo run --no-default-features -- demo").splitlines()]
+    assert lines == ["cargo run --no-default-features -- demo", "cargo install --locked --path crates/runguard-cli"]
     workspace = tomllib.loads((ROOT / "Cargo.toml").read_text())
     assert f"Rust {workspace['workspace']['package']['rust-version']} or later" in PAGE
     assert tomllib.loads((ROOT / "crates/runguard-cli/Cargo.toml").read_text())["bin"][0]["name"] == "runguard"

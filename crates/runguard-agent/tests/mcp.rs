@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
@@ -535,6 +535,114 @@ async fn http_answers_without_end_are_cut_off() {
         let output = call(&server, "srv_go", json!({})).await;
         assert!(output.is_error && output.text.contains("longer than 16 MiB"), "{content_type}: {output:?}");
     }
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_off_is_taken_up_where_it_was() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let asked = Arc::clone(&seen);
+    let router = Router::new().route(
+        "/mcp",
+        any(move |request: Request| async move {
+            let (head, body) = request.into_parts();
+            let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
+            let events = |text: String| ([("content-type", "text/event-stream")], text).into_response();
+            let Ok(message) = serde_json::from_slice::<Value>(&body) else {
+                let place = head.headers.get("last-event-id").map(|place| place.to_str().unwrap().to_owned());
+                let mut asked = asked.lock().unwrap();
+                asked.push(place.clone());
+                // The first attempt fails, and the next brings the answer: to the question that came third.
+                return match asked.len() {
+                    1 => StatusCode::BAD_GATEWAY.into_response(),
+                    _ => events(format!("id: 8\ndata: {}\n\n", answer(&json!({ "id": 2, "method": "tools/call" })))),
+                };
+            };
+            match message["method"].as_str() {
+                Some("tools/call") => events("id: 7\nretry: 1\ndata:\n\ndata: {\"method\":\"notifications/progress\"}\n\n".to_owned()),
+                _ if message["id"].is_null() => StatusCode::ACCEPTED.into_response(),
+                _ => Json(answer(&message)).into_response(),
+            }
+        }),
+    );
+    let server = McpServer::connect(&at(&format!("{}/mcp", serve(router).await))).await.unwrap();
+    assert_eq!(call(&server, "srv_go", json!({})).await, ToolOutput::ok("done"));
+    assert_eq!(*seen.lock().unwrap(), [Some("7".to_owned()), Some("7".to_owned())]);
+}
+
+#[tokio::test]
+async fn a_session_that_the_server_forgot_is_begun_again_and_the_model_is_told() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let asked = Arc::clone(&seen);
+    let router = Router::new().route(
+        "/mcp",
+        any(move |headers: HeaderMap, body: Bytes| async move {
+            let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
+            let Ok(message) = serde_json::from_slice::<Value>(&body) else { return StatusCode::OK.into_response() };
+            let method = message["method"].as_str().unwrap().to_owned();
+            let mut asked = asked.lock().unwrap();
+            asked.push((method.clone(), text("mcp-session-id"), text("mcp-protocol-version")));
+            if method == "tools/call" && text("mcp-session-id") == "s1" {
+                return StatusCode::NOT_FOUND.into_response();
+            }
+            if message["id"].is_null() {
+                return StatusCode::ACCEPTED.into_response();
+            }
+            let begun = asked.iter().filter(|(method, ..)| method == "initialize").count();
+            ([("mcp-session-id", format!("s{begun}"))], Json(answer(&message))).into_response()
+        }),
+    );
+    let server = McpServer::connect(&at(&format!("{}/mcp", serve(router).await))).await.unwrap();
+    let output = call(&server, "srv_go", json!({})).await;
+    assert!(!output.is_error && output.text.contains("connected to again") && output.text.ends_with("done"), "{output:?}");
+    server.close().await;
+    let said = |method: &str, session: &str, version: &str| (method.to_owned(), session.to_owned(), version.to_owned());
+    let (begin, agreed) = ("notifications/initialized", "2025-11-25");
+    assert_eq!(
+        *seen.lock().unwrap(),
+        [
+            said("initialize", "", ""),
+            said(begin, "s1", agreed),
+            said("tools/list", "s1", agreed),
+            said("tools/call", "s1", agreed),
+            said("initialize", "", ""),
+            said(begin, "s2", agreed),
+            said("tools/call", "s2", agreed),
+        ]
+    );
+}
+
+/// The protocol without `initialize`, as a proxy in front of a server sees it.
+#[tokio::test]
+async fn without_a_session_each_question_says_what_it_goes_by() {
+    let router = Router::new().route(
+        "/mcp",
+        post(|headers: HeaderMap, Json(message): Json<Value>| async move {
+            let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
+            let (method, meta) = (message["method"].as_str().unwrap(), &message["params"]["_meta"]);
+            if method == "initialize" {
+                let refusal = json!({ "jsonrpc": "2.0", "error": { "code": -32601, "message": "Method not found" } });
+                return (StatusCode::NOT_FOUND, Json(refusal)).into_response();
+            }
+            assert_eq!((text("mcp-method").as_str(), text("mcp-protocol-version").as_str()), (method, "2026-07-28"));
+            assert_eq!(meta["io.modelcontextprotocol/protocolVersion"], "2026-07-28");
+            assert_eq!(meta["io.modelcontextprotocol/clientCapabilities"], json!({}));
+            let result = match method {
+                "server/discover" => json!({ "supportedVersions": ["2026-07-28"], "capabilities": {} }),
+                "tools/list" => {
+                    let city = json!({ "type": "string", "x-mcp-header": "City" });
+                    json!({ "tools": [{ "name": "größe", "inputSchema": { "type": "object", "properties": { "city": city } } }] })
+                }
+                _ => {
+                    let heard = format!("{} {}", text("mcp-name"), text("mcp-param-city"));
+                    json!({ "content": [{ "type": "text", "text": heard }] })
+                }
+            };
+            Json(json!({ "jsonrpc": "2.0", "id": message["id"], "result": result })).into_response()
+        }),
+    );
+    let server = McpServer::connect(&at(&format!("{}/mcp", serve(router).await))).await.unwrap();
+    let name = server.tools()[0].spec().name.clone();
+    assert_eq!(call(&server, &name, json!({ "city": "Rom" })).await, ToolOutput::ok("=?base64?Z3LDtsOfZQ==?= Rom"));
 }
 
 #[test]

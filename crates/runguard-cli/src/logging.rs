@@ -39,9 +39,8 @@ pub(crate) struct LogArgs {
 }
 
 impl LogArgs {
-    /// `besides` are further directives for the filter.
-    pub(crate) fn start(&self, besides: &str) -> Result<Logging, Failure> {
-        Logging::start(&self.log_level, besides, self.log_format)
+    pub(crate) fn start(&self) -> Result<Logging, Failure> {
+        Logging::start(&self.log_level, self.log_format)
     }
 }
 
@@ -60,8 +59,8 @@ enum Message {
 }
 
 impl Logging {
-    fn start(level: &str, besides: &str, format: Option<LogFormat>) -> Result<Self, Failure> {
-        let filter = filter(level, besides)?;
+    fn start(level: &str, format: Option<LogFormat>) -> Result<Self, Failure> {
+        let filter = filter(level)?;
         let is_terminal = std::io::stderr().is_terminal();
         let (queue, waiting) = sync_channel(MOST_WAITING);
         let dropped = Arc::new(AtomicU64::new(0));
@@ -131,7 +130,7 @@ pub(crate) fn meant_of_log(word: &str) -> Option<&'static str> {
 
 /// A word that is no level would be taken for the name of a module, and nothing logged at all. What was given is not said again: it
 /// may be the address of a database, with its password, whose variable is called much the same.
-fn filter(level: &str, besides: &str) -> Result<Targets, Failure> {
+fn filter(level: &str) -> Result<Targets, Failure> {
     let is_level = |part: &str| ["off", "error", "warn", "info", "debug", "trace"].iter().any(|level| part.eq_ignore_ascii_case(level));
     let is_module = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_:".contains(&byte));
     let is_directive =
@@ -142,7 +141,7 @@ fn filter(level: &str, besides: &str) -> Result<Targets, Failure> {
     if !level.split(',').all(|part| is_directive(part.trim())) {
         return Err(wrong());
     }
-    let directives: String = format!("{level}{besides}").split_whitespace().collect();
+    let directives: String = level.split_whitespace().collect();
     directives.parse().map_err(|_| wrong())
 }
 
@@ -181,15 +180,15 @@ mod tests {
     #[test]
     fn what_is_no_level_is_refused() {
         for level in ["info", "WARN", "off", "debug,hyper=warn"] {
-            assert!(filter(level, ",rmcp=warn").is_ok(), "{level}");
+            assert!(filter(level).is_ok(), "{level}");
         }
-        let told = filter("Warn, hyper=debug", ",rmcp=error").unwrap();
+        let told = filter("Warn, hyper=debug,h2=error").unwrap();
         let is_told = |module: &str, level: tracing::Level| told.would_enable(module, &level);
         assert!(is_told("runguard", tracing::Level::WARN) && !is_told("runguard", tracing::Level::INFO));
         assert!(is_told("hyper::server", tracing::Level::DEBUG) && !is_told("hyper", tracing::Level::TRACE));
-        assert!(is_told("rmcp", tracing::Level::ERROR) && !is_told("rmcp", tracing::Level::WARN));
+        assert!(is_told("h2", tracing::Level::ERROR) && !is_told("h2", tracing::Level::WARN));
         for level in ["verbose", "postgres://u:hunter2@host/db", "postgres://u:hunter2@host/db?sslmode=require", "", "info,loud", "a=b"] {
-            let said = filter(level, "").unwrap_err().to_string();
+            let said = filter(level).unwrap_err().to_string();
             assert!(!said.contains("hunter2"), "{said}");
         }
     }

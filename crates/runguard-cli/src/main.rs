@@ -5,6 +5,7 @@ mod commands;
 mod failure;
 mod logging;
 mod output;
+mod table;
 mod version;
 
 use clap::{CommandFactory, Parser, Subcommand};

@@ -1,7 +1,7 @@
 //! Tables, words and colours for people; on a pipe, plain text in full.
 
 use crate::failure::Failure;
-use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Row, Table, presets};
+use crate::table::{Cell, Color, Table, Weight};
 use jiff::tz::TimeZone;
 use runguard_core::Span;
 pub(crate) use runguard_core::shown::dotted as clean;
@@ -92,41 +92,16 @@ pub(crate) fn terminal_columns() -> Option<u16> {
 }
 
 pub(crate) fn table(headers: &[&str]) -> Table {
-    let mut table = Table::new();
-    // Colours are written always, and taken out again on the way where nobody wants them.
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).enforce_styling();
-    let Some(columns) = terminal_columns() else {
-        table.set_header(headers);
-        return table;
-    };
-    let mut header = Row::from(headers.iter().map(|name| Cell::new(name).add_attribute(comfy_table::Attribute::Dim)).collect::<Vec<_>>());
-    header.max_height(1);
-    table.set_header(header).set_width(columns);
+    let columns = terminal_columns();
+    let weight = if columns.is_some() { Weight::Dim } else { Weight::Plain };
     // Many columns are narrow ones: numbers, which end where the next begin.
     let gap = if headers.len() > MANY_COLUMNS { 1 } else { 2 };
-    for column in table.column_iter_mut() {
-        column.set_padding((0, gap));
-    }
-    table
-}
-
-/// Columns that are not cut where others can be.
-pub(crate) fn keep_whole(table: &mut Table, columns: &[usize]) {
-    for column in columns {
-        if let Some(column) = table.column_mut(*column) {
-            column.set_constraint(ColumnConstraint::ContentWidth);
-        }
-    }
+    let headers = headers.iter().map(|name| Cell::new(name).weight(weight)).collect();
+    Table::new(headers, columns.map(|columns| (columns.into(), gap)))
 }
 
 /// Writes a table: on a terminal one line a row, cut where it is too narrow.
-pub(crate) fn show(mut table: Table) -> Result<(), Failure> {
-    if terminal_columns().is_some() {
-        for row in table.row_iter_mut() {
-            row.max_height(1);
-        }
-        return line(&table.trim_fmt());
-    }
+pub(crate) fn show(table: &Table) -> Result<(), Failure> {
     line(&table.to_string())
 }
 
@@ -216,7 +191,7 @@ pub(crate) fn outcome_cell(outcome: &str) -> Cell {
         "would_block" | "half_open" => Color::Yellow,
         _ => return Cell::new(clean(outcome)),
     };
-    Cell::new(outcome.replace('_', " ")).fg(color)
+    Cell::new(outcome.replace('_', " ")).color(color)
 }
 
 /// An answer of the service, as this version knows it.

@@ -1,17 +1,15 @@
 //! What AWS asks of whoever calls it: credentials, a signature over the request (`SigV4`), and binary frames in its streams.
 //!
-//! Only the two parts that must be exact are taken from AWS: the signature (`aws-sigv4`) and the frames (`aws-smithy-eventstream`).
+//! Signature and frames are exact or worth nothing: tests hold them against AWS's own libraries.
 
 pub mod frames;
+mod signature;
 
-use aws_credential_types::Credentials;
-use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
-use aws_sigv4::sign::v4;
 use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
+use jiff::Timestamp;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use std::fmt;
 use std::path::PathBuf;
-use std::time::SystemTime;
 
 /// What requests are signed with, or a Bedrock API key.
 #[derive(Clone)]
@@ -116,23 +114,9 @@ impl Access {
         match &self.0 {
             Secret::Bearer(token) => Ok(vec![secret(AUTHORIZATION, &format!("Bearer {token}"))?]),
             Secret::Keys { id, secret: key, session_token } => {
-                let identity = Credentials::new(id, key, session_token.clone(), None, "runguard").into();
-                let parameters = v4::SigningParams::builder()
-                    .identity(&identity)
-                    .region(request.region)
-                    .name("bedrock")
-                    .time(SystemTime::now())
-                    .settings(SigningSettings::default())
-                    .build()
-                    .map_err(|problem| problem.to_string())?
-                    .into();
-                let headers = request.headers.iter().copied();
-                let (instructions, _) = SignableRequest::new("POST", request.url, headers, SignableBody::Bytes(request.body))
-                    .and_then(|signable| sign(signable, &parameters))
-                    .map_err(|problem| problem.to_string())?
-                    .into_parts();
-                let name = |name: &str| HeaderName::from_bytes(name.as_bytes()).map_err(|problem| problem.to_string());
-                instructions.headers().map(|(header, value)| secret(name(header)?, value)).collect()
+                let keys = signature::Keys { id, secret: key, session_token: session_token.as_deref() };
+                let signed = signature::sign(request, &keys, Timestamp::now())?;
+                signed.into_iter().map(|(name, value)| secret(HeaderName::from_static(name), &value)).collect()
             }
         }
     }
@@ -158,9 +142,10 @@ pub fn bedrock_url(region: &str) -> String {
     format!("https://bedrock-runtime.{region}.amazonaws.com")
 }
 
+/// Everything but what AWS calls unreserved.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 /// The path of one operation on a model. The `/` and `:` of an ARN are part of one segment.
 pub fn model_path(model: &str, operation: &str) -> String {
-    /// Everything but what AWS calls unreserved.
-    const MODEL_ID: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-    format!("/model/{}/{operation}", utf8_percent_encode(model, MODEL_ID))
+    format!("/model/{}/{operation}", utf8_percent_encode(model, RESERVED))
 }

@@ -7,30 +7,44 @@
 
 use bytes::{Bytes, BytesMut};
 use std::borrow::Cow;
+use std::time::Duration;
 
 /// One event is at most this long, its comments and unknown fields included.
 const MOST_EVENT_BYTES: usize = 8 * 1024 * 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("one event of the stream is longer than {MOST_EVENT_BYTES} bytes: the stream was closed")]
-pub struct TooLong;
+#[error("one event of the stream is longer than {0} bytes: the stream was closed")]
+pub struct TooLong(usize);
 
 /// Cuts a stream into events, whatever the sizes of its pieces.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Splitter {
     buffer: BytesMut,
     /// Of the buffer, without an end of an event.
     searched: usize,
+    most_bytes: usize,
+}
+
+impl Default for Splitter {
+    fn default() -> Self {
+        Self::of(MOST_EVENT_BYTES)
+    }
 }
 
 impl Splitter {
+    /// One whose events are at most this long.
+    #[must_use]
+    pub fn of(most_bytes: usize) -> Self {
+        Self { buffer: BytesMut::new(), searched: 0, most_bytes }
+    }
+
     /// Takes the next piece. What it completes is to be taken out with [`Self::next`] before the next one comes.
     ///
     /// # Errors
     /// The event under way is too long to be one.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
-        if self.buffer.len() + bytes.len() > MOST_EVENT_BYTES {
-            return Err(TooLong);
+        if self.buffer.len() + bytes.len() > self.most_bytes {
+            return Err(TooLong(self.most_bytes));
         }
         self.buffer.extend_from_slice(bytes);
         Ok(())
@@ -103,11 +117,7 @@ impl<'a> Event<'a> {
         let event = event.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(event);
         let (mut name, mut data) = (Cow::Borrowed(""), None::<Cow<'a, str>>);
         // A line feed behind a carriage return leaves an empty line: nothing is said by it.
-        for line in event.split(|byte| matches!(byte, b'\n' | b'\r')) {
-            let colon = memchr::memchr(b':', line).unwrap_or(line.len());
-            let (field, value) = line.split_at(colon);
-            let value = value.strip_prefix(b":").unwrap_or(value);
-            let value = String::from_utf8_lossy(value.strip_prefix(b" ").unwrap_or(value));
+        for (field, value) in fields(event) {
             match field {
                 b"data" => {
                     data = Some(match data {
@@ -121,12 +131,45 @@ impl<'a> Event<'a> {
                     });
                 }
                 b"event" => name = value,
-                // Comments have an empty name; `id` and `retry` are for clients that reconnect.
+                // Comments have an empty name; `id` and `retry` are a `Place`.
                 _ => {}
             }
         }
         data.map(|data| Self { name, data })
     }
+}
+
+/// What one event says to those who take a stream up again where it broke off.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Place<'a> {
+    pub id: Option<Cow<'a, str>>,
+    /// To be waited before.
+    pub pause: Option<Duration>,
+}
+
+impl<'a> Place<'a> {
+    #[must_use]
+    pub fn read(event: &'a [u8]) -> Self {
+        let mut place = Self::default();
+        for (field, value) in fields(event) {
+            match field {
+                b"id" if !value.contains('\0') => place.id = Some(value),
+                b"retry" => place.pause = value.parse().ok().map(Duration::from_millis),
+                _ => {}
+            }
+        }
+        place
+    }
+}
+
+/// The lines of an event, each a name and what it says.
+fn fields(event: &[u8]) -> impl Iterator<Item = (&[u8], Cow<'_, str>)> {
+    event.split(|byte| matches!(byte, b'\n' | b'\r')).map(|line| {
+        let colon = memchr::memchr(b':', line).unwrap_or(line.len());
+        let (field, value) = line.split_at(colon);
+        let value = value.strip_prefix(b":").unwrap_or(value);
+        (field, String::from_utf8_lossy(value.strip_prefix(b" ").unwrap_or(value)))
+    })
 }
 
 #[cfg(test)]
@@ -187,6 +230,14 @@ mod tests {
         for (stream, expected) in cases {
             assert_eq!(read([stream.as_bytes()]), said(expected), "{stream:?}");
         }
+    }
+
+    #[test]
+    fn where_a_stream_can_be_taken_up() {
+        let place = |event: &'static [u8]| Place::read(event);
+        assert_eq!(place(b"id: 7\nretry: 250\n\n"), Place { id: Some("7".into()), pause: Some(Duration::from_millis(250)) });
+        assert_eq!(place(b"id\ndata: x\n\n"), Place { id: Some("".into()), pause: None });
+        assert_eq!(place(b"id: a\0b\nretry: soon\n\n"), Place::default());
     }
 
     #[test]

@@ -9,6 +9,8 @@ use super::http::{Body, Http};
 use super::{BoxFuture, ErrorKind, Finish, Provider, ProviderError, Reply, Request};
 use crate::message::{Block, Message, Role, ToolCall};
 use crate::settings::ProviderSettings;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use bytes::{Bytes, BytesMut};
 use reqwest::Url;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
@@ -350,7 +352,7 @@ impl Turn {
             reply.signature(signature)?;
         }
         if let Some(piece) = said("redactedContent") {
-            let bytes = aws_smithy_types::base64::decode(piece).map_err(|problem| malformed(&format!("redacted thoughts: {problem}")))?;
+            let bytes = BASE64_STANDARD.decode(piece).map_err(|problem| malformed(&format!("redacted thoughts: {problem}")))?;
             self.redacted.extend(bytes);
             if self.redacted.len() > MOST_REDACTED_BYTES {
                 return Err(ProviderError::new(ErrorKind::Endless, "the model's redacted thoughts have no end: the stream was closed"));
@@ -363,7 +365,7 @@ impl Turn {
         if self.redacted.is_empty() {
             return Ok(());
         }
-        let encoded = aws_smithy_types::base64::encode(std::mem::take(&mut self.redacted));
+        let encoded = BASE64_STANDARD.encode(std::mem::take(&mut self.redacted));
         reply.opaque(json!({ "reasoningContent": { "redactedContent": encoded } }))
     }
 }

@@ -9,19 +9,15 @@
 //! refuses it is asked again in the way of the protocol of 2026-07-28, which has none.
 
 mod http;
+mod message;
 mod process;
 
 use super::{Effect, Tool, ToolOutput, ToolSpec, cut};
 use crate::provider::BoxFuture;
 use crate::settings::McpSettings;
-use process::Watch;
-use rmcp::RoleClient;
-use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ClientCapabilities, ClientConfig, ContentBlock, Implementation, JsonObject,
-    PaginatedRequestParams, ProtocolVersion, ResourceContents,
-};
-use rmcp::service::{ClientInitializeError, ClientLifecycleMode, ClientServiceExt, Peer, RunningService, ServiceError};
-use rmcp::transport::streamable_http_client::StreamableHttpError;
+use http::Endpoint;
+use message::{INITIALIZED, Listed, Object, STATELESS, Unanswered};
+use process::{Process, Watch};
 use runguard_http::client::causes;
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
@@ -30,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -84,7 +80,7 @@ impl McpServer {
             .zip(names)
             .map(|(tool, name)| {
                 let spec = spec(&settings.name, name, &tool);
-                Arc::new(McpTool { spec, remote_name: tool.name.into_owned(), server: Arc::clone(&server) }) as Arc<dyn Tool>
+                Arc::new(McpTool { spec, remote_name: tool.name, server: Arc::clone(&server) }) as Arc<dyn Tool>
             })
             .collect();
         Ok(Self { server, tools })
@@ -147,49 +143,50 @@ impl Server {
         if self.settings.url.is_some() { "connected to again" } else { "started again" }
     }
 
-    async fn call(&self, tool: &str, arguments: JsonObject) -> ToolOutput {
-        let request = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+    async fn call(&self, tool: &McpTool, arguments: &Value) -> ToolOutput {
         let (mut link, mut note) = match self.link().await {
             Ok(found) => found,
             Err(problem) => return ToolOutput::error(problem),
         };
-        let mut answer = link.peer.call_tool_once(request.clone()).await;
-        if let (Err(ServiceError::TransportSend(_)), Some(watch)) = (&answer, &link.watch) {
-            // The pipe was closed before the request was through: it was not heard, and may be said once more.
-            watch.settle().await;
+        let mut answer = link.call(tool, arguments).await;
+        if let Err(Unanswered::Unheard(_)) = &answer {
+            if let Some(watch) = link.watch() {
+                watch.settle().await;
+            }
             link.is_broken.store(true, Ordering::Release);
             (link, note) = match self.link().await {
                 Ok(found) => found,
                 Err(problem) => return ToolOutput::error(problem),
             };
-            answer = link.peer.call_tool_once(request).await;
+            answer = link.call(tool, arguments).await;
         }
         let name = &self.settings.name;
         let output = match answer {
-            Ok(CallToolResponse::Complete(result)) => render(result),
-            Ok(CallToolResponse::InputRequired(_)) => {
+            Ok(result) if result.get("resultType").is_some_and(|kind| kind == "input_required") => {
                 ToolOutput::error(format!("the MCP server '{name}' wants to ask a person before it goes on, which is not possible here"))
             }
-            Err(ServiceError::McpError(error)) => {
+            Ok(result) => render(&result).unwrap_or_else(|| {
+                ToolOutput::error(format!(
+                    "the MCP server '{name}' answered with something that is not the result of a tool; whether the call had an effect is not known"
+                ))
+            }),
+            Err(Unanswered::Refused(error)) => {
                 // A server that was started anew does not know our session, and not all say so with 404.
-                if link.watch.is_none() && error.code.0 == -32000 && error.message.to_ascii_lowercase().contains("session") {
+                if link.watch().is_none() && error.code == -32000 && error.message.to_ascii_lowercase().contains("session") {
                     link.is_broken.store(true, Ordering::Release);
                 }
                 let data = error.data.as_ref().map(|data| format!("\n{data}")).unwrap_or_default();
-                ToolOutput::error(format!("the MCP server '{name}' refused the call: {} (code {}){data}", error.message, error.code.0))
+                ToolOutput::error(format!("the MCP server '{name}' refused the call: {} (code {}){data}", error.message, error.code))
             }
-            Ok(_) | Err(ServiceError::UnexpectedResponse) => ToolOutput::error(format!(
-                "the MCP server '{name}' answered with something that is not the result of a tool; whether the call had an effect is not known"
-            )),
-            Err(error) if link.is_lost(&error) => {
+            Err(Unanswered::Lost(why) | Unanswered::Unheard(why)) => {
                 link.is_broken.store(true, Ordering::Release);
-                let what = link.explain(&link.lost(&error));
+                let what = link.explain(&why);
                 ToolOutput::error(format!(
                     "the MCP server '{name}' was lost during the call: {what}\nWhether the call had an effect is not known. For the next call it is {}.",
                     self.again()
                 ))
             }
-            Err(error) => ToolOutput::error(format!("the MCP server '{name}' did not answer: {}", chain(&error))),
+            Err(Unanswered::Failed(why)) => ToolOutput::error(format!("the MCP server '{name}' did not answer: {why}")),
         };
         let (text, _) = cut(note.unwrap_or_default() + &output.text, MAX_RESULT_BYTES);
         ToolOutput { text, ..output }
@@ -199,18 +196,22 @@ impl Server {
 /// One connection, from its start to its end.
 #[derive(Debug)]
 struct Link {
-    peer: Peer<RoleClient>,
-    service: Mutex<RunningService<RoleClient, ClientConfig>>,
-    /// Of a server that is our child.
-    watch: Option<Arc<Watch>>,
-    cut_off: http::CutOff,
+    wire: Wire,
+    /// There was no `initialize`: each question says what it goes by.
+    is_stateless: bool,
     is_broken: AtomicBool,
+}
+
+#[derive(Debug)]
+enum Wire {
+    Process(Process),
+    Http(Endpoint),
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
         // The task that owns the process would end it in order, but may never run again.
-        if let Some(watch) = &self.watch {
+        if let Some(watch) = self.watch() {
             watch.kill();
         }
     }
@@ -218,11 +219,8 @@ impl Drop for Link {
 
 impl Link {
     async fn open(settings: &McpSettings, deadline: Instant) -> Result<Self, String> {
-        match Self::attempt(settings, deadline, ClientLifecycleMode::Initialize).await {
-            Err(Refusal::Unknown(_)) => {
-                let preferred_versions = vec![ProtocolVersion::V_2026_07_28];
-                Self::attempt(settings, deadline, ClientLifecycleMode::Discover { preferred_versions }).await
-            }
+        match Self::attempt(settings, deadline, false).await {
+            Err(Refusal::Unknown(_)) => Self::attempt(settings, deadline, true).await,
             first => first,
         }
         .map_err(|refusal| match refusal {
@@ -231,47 +229,38 @@ impl Link {
         })
     }
 
-    async fn attempt(settings: &McpSettings, deadline: Instant, lifecycle: ClientLifecycleMode) -> Result<Self, Refusal> {
-        let version = match &lifecycle {
-            ClientLifecycleMode::Initialize => ProtocolVersion::LATEST_WITH_INITIALIZE,
-            _ => ProtocolVersion::V_2026_07_28,
+    async fn attempt(settings: &McpSettings, deadline: Instant, is_stateless: bool) -> Result<Self, Refusal> {
+        let wire = match &settings.url {
+            Some(url) => Wire::Http(Endpoint::new(settings, url, is_stateless).map_err(Refusal::Worded)?),
+            None => Wire::Process(Process::spawn(settings).map_err(Refusal::Worded)?),
         };
-        let us = ClientConfig::new(ClientCapabilities::default(), Implementation::new("runguard-agent", env!("CARGO_PKG_VERSION")))
-            .with_protocol_version(version);
-        let (started, watch, cut_off) = if let Some(url) = &settings.url {
-            let (transport, cut_off) = http::transport(settings, url).map_err(Refusal::Worded)?;
-            (timeout_at(deadline, us.serve_with_lifecycle(transport, lifecycle)).await, None, cut_off)
-        } else {
-            let pipes = process::Pipes::spawn(settings).map_err(Refusal::Worded)?;
-            let watch = pipes.watch();
-            (timeout_at(deadline, us.serve_with_lifecycle(pipes, lifecycle)).await, Some(watch), http::CutOff::default())
-        };
-        let said = |problem: &str| explain(problem, watch.as_deref());
-        match started {
-            Ok(Ok(service)) => {
-                Ok(Self { peer: service.peer().clone(), service: Mutex::new(service), watch, cut_off, is_broken: AtomicBool::new(false) })
-            }
-            Ok(Err(ClientInitializeError::JsonRpcError(error))) => {
-                Err(Refusal::Unknown(said(&format!("it refused to begin: {} (code {})", clean(&error.message), error.code.0))))
-            }
-            Ok(Err(ClientInitializeError::ConnectionClosed(_))) => {
-                let why = watch.as_ref().and_then(|watch| watch.end()).unwrap_or_else(|| "the connection was closed".to_owned());
-                Err(Refusal::Final(said(&format!("{why} before it answered: does its command run by itself?"))))
-            }
-            Ok(Err(ClientInitializeError::TransportError { error, .. })) => {
-                let address = settings.url.as_deref().map(|url| format!(" (is a server running at {url}?)")).unwrap_or_default();
-                let text = chain(error.error.as_ref());
-                // An answer from there says itself what is wrong.
-                let address = if text.contains("HTTP ") { String::new() } else { address };
-                Err(Refusal::Final(said(&format!("it could not be reached: {text}{address}"))))
-            }
-            Ok(Err(error)) => {
-                let (text, _) = cut(clean(&chain(&error)), MAX_SHOWN_BYTES);
+        let link = Self { wire, is_stateless, is_broken: AtomicBool::new(false) };
+        let said = |problem: &str| link.explain(problem);
+        match timeout_at(deadline, link.begin()).await {
+            Ok(Ok(())) => Ok(link),
+            Ok(Err(Unready::Otherwise(text))) => {
+                let (text, _) = cut(clean(&text), MAX_SHOWN_BYTES);
                 Err(Refusal::Final(said(&format!("it answered otherwise than an MCP server does: {text}"))))
+            }
+            Ok(Err(Unready::Unanswered(Unanswered::Refused(error)))) => {
+                Err(Refusal::Unknown(said(&format!("it refused to begin: {} (code {})", clean(&error.message), error.code))))
+            }
+            Ok(Err(Unready::Unanswered(Unanswered::Lost(why) | Unanswered::Unheard(why) | Unanswered::Failed(why)))) => {
+                Err(Refusal::Final(said(&match (link.watch(), &settings.url) {
+                    (Some(watch), _) => {
+                        watch.settle().await;
+                        format!("{} before it answered: does its command run by itself?", watch.end().unwrap_or(why))
+                    }
+                    // An answer from there says itself what is wrong.
+                    (None, Some(url)) if !why.contains("HTTP ") => {
+                        format!("it could not be reached: {why} (is a server running at {url}?)")
+                    }
+                    (None, _) => format!("it could not be reached: {why}"),
+                })))
             }
             Err(_) => {
                 let seconds = settings.start_timeout.as_seconds();
-                let check = if watch.is_some() {
+                let check = if link.watch().is_some() {
                     "does it speak MCP over its standard input and output (some need an argument such as `stdio`)? does it load packages at its first start (then raise `start_timeout`)?"
                 } else {
                     "is `url` the address of a streamable HTTP endpoint, with its path?"
@@ -281,47 +270,102 @@ impl Link {
         }
     }
 
+    /// The first words: what both sides go by.
+    async fn begin(&self) -> Result<(), Unready> {
+        if self.is_stateless {
+            let known = self.ask("server/discover", Object::new(), &[]).await?;
+            let versions = known.get("supportedVersions").and_then(Value::as_array);
+            let is_ours = versions.is_some_and(|versions| versions.iter().any(|version| version == STATELESS));
+            return if is_ours { Ok(()) } else { Err(Unready::Otherwise(format!("it does not know the protocol {STATELESS}: {known}"))) };
+        }
+        let params = object([("protocolVersion", json!(INITIALIZED[0])), ("capabilities", json!({})), ("clientInfo", message::us())]);
+        let agreed = self.ask("initialize", params, &[]).await?;
+        let version = agreed.get("protocolVersion").and_then(Value::as_str);
+        let Some(version) = INITIALIZED.into_iter().find(|known| Some(*known) == version) else {
+            return Err(Unready::Otherwise(agreed.to_string()));
+        };
+        let begun = message::notice("notifications/initialized", json!({}));
+        match &self.wire {
+            Wire::Process(process) => process.tell(&begun),
+            Wire::Http(endpoint) => {
+                endpoint.agree(version);
+                endpoint.tell(&begun).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn ask(&self, method: &str, mut params: Object, as_headers: &[(String, String)]) -> Result<Value, Unanswered> {
+        if self.is_stateless {
+            params.insert("_meta".to_owned(), message::context());
+        }
+        match &self.wire {
+            Wire::Process(process) => process.ask(method, params).await,
+            Wire::Http(endpoint) => endpoint.ask(method, params, as_headers).await,
+        }
+    }
+
+    async fn call(&self, tool: &McpTool, arguments: &Value) -> Result<Value, Unanswered> {
+        let mut as_headers = Vec::new();
+        if self.is_stateless {
+            message::as_headers(&tool.spec.input_schema, arguments, &mut as_headers);
+        }
+        let params = object([("name", json!(tool.remote_name)), ("arguments", arguments.clone())]);
+        self.ask("tools/call", params, &as_headers).await
+    }
+
+    /// Of a server that is our child.
+    fn watch(&self) -> Option<&Watch> {
+        match &self.wire {
+            Wire::Process(process) => Some(&process.watch),
+            Wire::Http(_) => None,
+        }
+    }
+
     fn is_usable(&self) -> bool {
-        let has_ended = self.watch.as_ref().is_some_and(|watch| watch.has_ended());
-        !has_ended && !self.is_broken.load(Ordering::Acquire) && !self.peer.is_transport_closed()
+        !self.watch().is_some_and(Watch::has_ended) && !self.is_broken.load(Ordering::Acquire)
     }
 
     fn why(&self) -> String {
-        self.watch.as_ref().and_then(|watch| watch.end()).unwrap_or_else(|| "the connection broke".to_owned())
-    }
-
-    /// Whether the error means that this connection is of no further use.
-    fn is_lost(&self, error: &ServiceError) -> bool {
-        match error {
-            ServiceError::TransportClosed => true,
-            // Over HTTP a request can fail alone: an answer with a bad status has come over a good connection.
-            ServiceError::TransportSend(error) => {
-                let http = error.error.downcast_ref::<StreamableHttpError<reqwest::Error>>();
-                self.watch.is_some() || !matches!(http, Some(StreamableHttpError::UnexpectedServerResponse(_)))
-            }
-            _ => false,
-        }
-    }
-
-    fn lost(&self, error: &ServiceError) -> String {
-        match (error, self.watch.as_ref().and_then(|watch| watch.end()).or_else(|| self.cut_off.get().cloned())) {
-            (_, Some(why)) => why,
-            (ServiceError::TransportSend(error), None) => chain(error.error.as_ref()),
-            (ServiceError::TransportClosed, None) => "the connection broke off".to_owned(),
-            (error, None) => chain(error),
-        }
+        self.watch().and_then(Watch::end).unwrap_or_else(|| "the connection broke".to_owned())
     }
 
     fn explain(&self, problem: &str) -> String {
-        explain(problem, self.watch.as_deref())
+        match self.watch().map(Watch::last_words) {
+            Some(words) if !words.is_empty() => format!("{problem}\nIts last lines:\n{words}"),
+            Some(_) | None => problem.to_owned(),
+        }
     }
 
     async fn close(&self) {
         // Whether the end was orderly makes no difference: what is left of it is killed.
-        let _ = self.service.lock().await.close_with_timeout(CLOSE_TIMEOUT).await;
-        if let Some(watch) = &self.watch {
+        let _ = timeout(CLOSE_TIMEOUT, async {
+            match &self.wire {
+                Wire::Process(process) => process.close().await,
+                Wire::Http(endpoint) => endpoint.close().await,
+            }
+        })
+        .await;
+        if let Some(watch) = self.watch() {
             watch.kill();
         }
+    }
+}
+
+fn object<const N: usize>(fields: [(&str, Value); N]) -> Object {
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Why nothing was agreed upon.
+enum Unready {
+    Unanswered(Unanswered),
+    /// It answered, with this.
+    Otherwise(String),
+}
+
+impl From<Unanswered> for Unready {
+    fn from(unanswered: Unanswered) -> Self {
+        Self::Unanswered(unanswered)
     }
 }
 
@@ -334,11 +378,8 @@ enum Refusal {
     Worded(String),
 }
 
-fn explain(problem: &str, watch: Option<&Watch>) -> String {
-    match watch.map(Watch::last_words) {
-        Some(words) if !words.is_empty() => format!("{problem}\nIts last lines:\n{words}"),
-        Some(_) | None => problem.to_owned(),
-    }
+fn too_long() -> String {
+    format!("it sent a message longer than {} MiB", MAX_MESSAGE_BYTES >> 20)
 }
 
 /// An error with all that caused it, each said once.
@@ -348,33 +389,36 @@ fn chain(error: &(dyn Error + 'static)) -> String {
 }
 
 /// The tools that are wanted, from all pages of the server's list.
-async fn list(link: &Link, settings: &McpSettings) -> Result<Vec<rmcp::model::Tool>, String> {
+async fn list(link: &Link, settings: &McpSettings) -> Result<Vec<Listed>, String> {
     let wanted: Option<HashSet<&str>> = settings.allow.as_ref().map(|names| names.iter().map(String::as_str).collect());
     let mut tools = Vec::new();
     let mut seen: HashSet<String> = HashSet::new();
     let mut shown = Vec::new();
     let mut cursor = None;
     for _ in 0..MAX_PAGES {
-        let page = link.peer.list_tools(Some(PaginatedRequestParams::default().with_cursor(cursor))).await;
-        let page = page.map_err(|error| match error {
-            ServiceError::McpError(error) => link.explain(&format!("it refused to list its tools: {}", clean(&error.message))),
-            ServiceError::UnexpectedResponse => link.explain("it answered `tools/list` with something that is not a list of tools"),
-            error => link.explain(&format!("it was lost while it listed its tools: {}", link.lost(&error))),
+        let params = cursor.map(|cursor: String| ("cursor".to_owned(), json!(cursor))).into_iter().collect();
+        let page = link.ask("tools/list", params, &[]).await.map_err(|unanswered| match unanswered {
+            Unanswered::Refused(error) => link.explain(&format!("it refused to list its tools: {}", clean(&error.message))),
+            Unanswered::Lost(why) | Unanswered::Unheard(why) | Unanswered::Failed(why) => {
+                link.explain(&format!("it was lost while it listed its tools: {why}"))
+            }
         })?;
-        for tool in page.tools {
-            let is_wanted = wanted.as_ref().is_none_or(|wanted| wanted.contains(tool.name.as_ref()));
+        let nonsense = || link.explain("it answered `tools/list` with something that is not a list of tools");
+        let (page, next) = message::page(page).ok_or_else(nonsense)?;
+        for tool in page {
+            let is_wanted = wanted.as_ref().is_none_or(|wanted| wanted.contains(tool.name.as_str()));
             if shown.len() < SHOWN_NAMES {
                 shown.push(clean(&tool.name).chars().take(MAX_NAME_BYTES).collect::<String>());
             }
             // A name that comes twice is the same tool: the server itself knows it by nothing else.
-            if is_wanted && seen.insert(tool.name.to_string()) {
+            if is_wanted && seen.insert(tool.name.clone()) {
                 tools.push(tool);
             }
             if tools.len() > MAX_TOOLS {
                 return Err(format!("it has more than {MAX_TOOLS} tools: name those you need in `allow`"));
             }
         }
-        cursor = page.next_cursor;
+        cursor = next;
         if cursor.is_none() {
             if let Some(missing) = settings.allow.iter().flatten().find(|name| !seen.contains(*name)) {
                 let all = if shown.is_empty() { "none".to_owned() } else { shown.join(", ") };
@@ -387,7 +431,7 @@ async fn list(link: &Link, settings: &McpSettings) -> Result<Vec<rmcp::model::To
 }
 
 /// The names the model sees: valid for every provider, and no two alike.
-fn names(server: &str, tools: &[rmcp::model::Tool]) -> Vec<String> {
+fn names(server: &str, tools: &[Listed]) -> Vec<String> {
     let full: Vec<String> = tools.iter().map(|tool| format!("{server}_{}", tool.name)).collect();
     let plain: Vec<String> = full.iter().map(|name| valid(name)).collect();
     let mut uses: HashMap<&str, usize> = HashMap::new();
@@ -417,16 +461,16 @@ fn valid(name: &str) -> String {
     name.chars().map(|letter| if letter.is_ascii_alphanumeric() || letter == '_' || letter == '-' { letter } else { '_' }).collect()
 }
 
-fn spec(server: &str, name: String, tool: &rmcp::model::Tool) -> ToolSpec {
+fn spec(server: &str, name: String, tool: &Listed) -> ToolSpec {
     let mut description = clean(tool.description.as_deref().unwrap_or_default()).trim().to_owned();
     if description.is_empty() {
         description = clean(&format!("{} (a tool of the MCP server '{server}')", tool.title.as_deref().unwrap_or(&tool.name)));
     }
     let (mut description, _) = cut(description, MAX_DESCRIPTION_BYTES);
     let is_object = tool.input_schema.get("type").is_none_or(|kind| kind == "object");
-    let is_short = serde_json::to_vec(&*tool.input_schema).is_ok_and(|text| text.len() <= MAX_SCHEMA_BYTES);
+    let is_short = serde_json::to_vec(&tool.input_schema).is_ok_and(|text| text.len() <= MAX_SCHEMA_BYTES);
     let input_schema = if is_object && is_short {
-        let mut schema = (*tool.input_schema).clone();
+        let mut schema = tool.input_schema.clone();
         schema.entry("type").or_insert_with(|| json!("object"));
         Value::Object(schema)
     } else {
@@ -436,7 +480,7 @@ fn spec(server: &str, name: String, tool: &rmcp::model::Tool) -> ToolSpec {
         // Arguments are an object on the wire, whatever the schema says: anything goes in, and the server judges.
         json!({ "type": "object", "properties": {}, "additionalProperties": true })
     };
-    let effect = match tool.annotations.as_ref().and_then(|annotations| annotations.read_only_hint) {
+    let effect = match tool.is_read_only {
         Some(true) => Effect::ReadOnly,
         Some(false) => Effect::Changes,
         None => Effect::Unknown,
@@ -484,37 +528,57 @@ fn expand(value: &str) -> Result<String, String> {
     Ok(text)
 }
 
-/// A result as text: what the model can read, and a line for what it cannot.
-fn render(result: CallToolResult) -> ToolOutput {
+/// A result as text: what the model can read, and a line for what it cannot. `None` when it is something else.
+fn render(result: &Value) -> Option<ToolOutput> {
+    let blocks = result.get("content").map(Value::as_array);
+    let structured = result.get("structuredContent").filter(|content| !content.is_null());
+    if blocks.is_none() && structured.is_none() || blocks == Some(None) {
+        return None;
+    }
     let mut parts = Vec::new();
     let mut has_text = false;
-    for block in result.content {
-        let (part, is_text) = match block {
-            ContentBlock::Text(text) => (text.text, true),
-            ContentBlock::Image(image) => (format!("[image, {}, {} bytes]", clean(&image.mime_type), decoded_bytes(&image.data)), false),
-            ContentBlock::Audio(audio) => (format!("[audio, {}, {} bytes]", clean(&audio.mime_type), decoded_bytes(&audio.data)), false),
-            ContentBlock::Resource(embedded) => match embedded.resource {
-                ResourceContents::TextResourceContents { text, .. } => (text, true),
-                ResourceContents::BlobResourceContents { uri, mime_type, blob, .. } => {
-                    let kind = mime_type.map(|kind| format!("{}, ", clean(&kind))).unwrap_or_default();
-                    (format!("[resource {}, {kind}{} bytes]", clean(&uri), decoded_bytes(&blob)), false)
-                }
-                _ => ("[a resource of a kind that is not known here]".to_owned(), false),
-            },
-            ContentBlock::ResourceLink(link) => (link.uri, false),
-            _ => ("[content of a kind that is not known here]".to_owned(), false),
-        };
+    for block in blocks.flatten().into_iter().flatten() {
+        let (part, is_text) = part(block);
         has_text |= is_text && !part.is_empty();
         parts.push(part);
     }
-    if !has_text && let Some(structured) = result.structured_content {
+    if !has_text && let Some(structured) = structured {
         parts.push(structured.to_string());
     }
     let mut text = parts.join("\n");
     if text.is_empty() {
         "(the tool gave no output)".clone_into(&mut text);
     }
-    ToolOutput { text, is_error: result.is_error == Some(true) }
+    Some(ToolOutput { text, is_error: result.get("isError") == Some(&Value::Bool(true)) })
+}
+
+/// One part of a result, and whether it is text of the tool's own.
+fn part(block: &Value) -> (String, bool) {
+    let field = |block: &Value, name: &str| block.get(name).and_then(Value::as_str).map(str::to_owned);
+    let of = |name: &str| field(block, name);
+    let media = |kind: &str| Some(format!("[{kind}, {}, {} bytes]", clean(&of("mimeType")?), decoded_bytes(&of("data")?)));
+    let unseen = match of("type").as_deref() {
+        Some("text") => match of("text") {
+            Some(text) => return (text, true),
+            None => None,
+        },
+        Some("image") => media("image"),
+        Some("audio") => media("audio"),
+        Some("resource_link") => of("uri"),
+        Some("resource") => {
+            let resource = &block["resource"];
+            match (field(resource, "text"), field(resource, "uri"), field(resource, "blob")) {
+                (Some(text), ..) => return (text, true),
+                (None, Some(uri), Some(blob)) => {
+                    let kind = field(resource, "mimeType").map(|kind| format!("{}, ", clean(&kind))).unwrap_or_default();
+                    Some(format!("[resource {}, {kind}{} bytes]", clean(&uri), decoded_bytes(&blob)))
+                }
+                (None, ..) => Some("[a resource of a kind that is not known here]".to_owned()),
+            }
+        }
+        Some(_) | None => None,
+    };
+    (unseen.unwrap_or_else(|| "[content of a kind that is not known here]".to_owned()), false)
 }
 
 fn decoded_bytes(base64: &str) -> usize {
@@ -536,9 +600,9 @@ impl Tool for McpTool {
 
     fn call<'a>(&'a self, arguments: &'a Value, cancel: &'a CancellationToken) -> BoxFuture<'a, ToolOutput> {
         Box::pin(async move {
-            let Value::Object(arguments) = arguments else {
+            if !arguments.is_object() {
                 return ToolOutput::error("the arguments must be a JSON object");
-            };
+            }
             tokio::select! {
                 biased;
                 // Letting go of the call tells the server with `notifications/cancelled`, here and when the loop drops us.
@@ -546,7 +610,7 @@ impl Tool for McpTool {
                     "cancelled: the MCP server '{}' was told to stop; what it had done by then stays done",
                     self.server.settings.name
                 )),
-                output = self.server.call(&self.remote_name, arguments.clone()) => output,
+                output = self.server.call(self, arguments) => output,
             }
         })
     }

@@ -81,7 +81,7 @@ impl Alerts {
                     output::cell(&row["problem"]),
                 ]);
             }
-            output::show(table)?;
+            output::show(&table)?;
         }
         if rows.iter().all(|row| row["delivered"] == true) { Ok(()) } else { Err(Failure::AlreadyTold) }
     }
@@ -114,13 +114,13 @@ fn show(shown: &Value) -> Result<(), Failure> {
     for row in list("targets") {
         targets.add_row(["name", "kind", "host", "queued", "dead", "problem"].map(|key| output::cell(&row[key])));
     }
-    output::show(targets)?;
+    output::show(&targets)?;
     let mut rules = output::table(&["rule", "when", "firing"]);
     for row in list("rules") {
         let firing: Vec<String> = row["firing"].as_array().into_iter().flatten().map(|firing| output::text(&firing["title"])).collect();
         rules.add_row([output::cell(&row["name"]), output::cell(&row["when"]), output::cell(&json!(firing.join("; ")))]);
     }
-    output::show(rules)?;
+    output::show(&rules)?;
     for (name, title) in [("dead", "Dead letters (`runguard alerts retry ID`)"), ("queued", "Waiting"), ("delivered", "Delivered lately")] {
         let rows = list(name);
         if rows.is_empty() {
@@ -134,7 +134,7 @@ fn show(shown: &Value) -> Result<(), Failure> {
             }));
         }
         output::line(&format!("\n{title}:"))?;
-        output::show(table)?;
+        output::show(&table)?;
     }
     match shown["dropped"].as_u64() {
         None | Some(0) => Ok(()),

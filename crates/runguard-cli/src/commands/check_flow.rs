@@ -1,5 +1,7 @@
 //! `runguard check-flow`: circles and gaps in a planned routing, before it goes live.
 
+mod yaml;
+
 use crate::failure::Failure;
 use crate::output;
 use clap::Args;
@@ -80,25 +82,25 @@ fn is_stdin(file: &Path) -> bool {
 fn read(file: &Path, shown: &str) -> Result<Plan, Failure> {
     let cannot = |why: String| Failure::Usage(format!("{shown} cannot be read: {why}"));
     let text = text_of(file).map_err(cannot)?;
-    // What comes through a pipe has no name that tells.
+    let spot = |(line, column): yaml::Place| format!("line {line}, column {column}: ");
     let is_json = if is_stdin(file) {
-        // YAML may begin so too; what is neither is broken JSON.
-        text.trim_start().starts_with('{')
-            && (serde_json::from_str::<serde_json::Value>(&text).is_ok() || serde_saphyr::from_str::<serde_json::Value>(&text).is_err())
+        // What comes through a pipe has no name that tells. YAML may begin so too; what is neither is broken JSON.
+        text.trim_start().starts_with('{') && (serde_json::from_str::<Value>(&text).is_ok() || yaml::as_json(&text).is_err())
     } else {
         file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"))
     };
-    let spot = |line: u64, column: u64| format!("line {line}, column {column}: ");
     if is_json {
         return serde_json::from_str(&text).map_err(|error| {
             let broken = "this is no JSON. Look at the commas, quotes and brackets here and just before";
-            cannot(spot(error.line() as u64, error.column() as u64) + &what_is_wrong(serde_json::from_str(&text).ok().as_ref(), broken))
+            let place = (error.line() as u64, error.column() as u64);
+            cannot(spot(place) + &what_is_wrong(serde_json::from_str(&text).ok().as_ref(), broken))
         });
     }
-    serde_saphyr::from_str(&text).map_err(|error| {
-        let broken = "this is no YAML. Look at the indentation (spaces, no tabs), quotes and brackets here and in the line before, and whether a name stands twice";
-        let at = error.location().map_or_else(String::new, |location| spot(location.line(), location.column()));
-        cannot(at + &what_is_wrong(serde_saphyr::from_str(&text).ok().as_ref(), broken))
+    let broken = "this is no YAML. Look at the indentation (spaces, no tabs), quotes and brackets here and in the line before, and whether a name stands twice";
+    let plan = yaml::as_json(&text).map_err(|place| cannot(spot(place) + broken))?;
+    serde_json::from_str(&plan.text).map_err(|error| {
+        let at = plan.place(error.column()).map(spot).unwrap_or_default();
+        cannot(at + &what_is_wrong(serde_json::from_str(&plan.text).ok().as_ref(), broken))
     })
 }
 

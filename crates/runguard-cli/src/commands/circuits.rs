@@ -113,8 +113,8 @@ impl Circuits {
                 output::time_cell(&row["opened_at"]),
             ]);
         }
-        output::keep_whole(&mut table, &[2]);
-        output::show(table)?;
+        table.keep_whole(&[2]);
+        output::show(&table)?;
         if let Some(cursor) = circuits["next_cursor"].as_str() {
             let counts = &circuits["counts"];
             let shown = |phase: &str| format!("{} {}", counts[phase], phase.replace('_', "-"));

@@ -4,8 +4,8 @@ use super::{FOUR_WEEKS, RangeArgs};
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output;
+use crate::table::Cell;
 use clap::Args;
-use comfy_table::{Cell, CellAlignment};
 use runguard_core::GuardName;
 use runguard_insight::insight::consumption::{Consumption, Step, Week};
 use runguard_insight::insight::digest::is_digest;
@@ -40,7 +40,7 @@ impl Used {
         if used.days.is_empty() {
             return output::line("No step was asked about in this time.");
         }
-        let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+        let right = |text: String| Cell::new(text).right();
         let mut table = output::table(&["week from", "bot", "sessions", "AI steps", "steps a session", "change"]);
         for week in &used.weeks {
             let bot = week.bot.as_deref().map_or_else(|| "all".to_owned(), named);
@@ -48,8 +48,8 @@ impl Used {
             let partly = if week.is_whole { "" } else { " (in part)" };
             table.add_row([Cell::new(format!("{}{partly}", week.week)), Cell::new(bot)].into_iter().chain(numbers.map(right)));
         }
-        output::show(table)?;
-        let mut table = output::table(&["day", "bot", "sessions", "operations", "AI steps", "credits", "dollars", "refused"]);
+        output::show(&table)?;
+        let mut table = output::table(&["day", "bot", "sessions", "operations", "AI steps", "credits", "dollars", "blocked"]);
         for day in &used.days {
             let numbers = [
                 day.sessions.to_string(),
@@ -62,15 +62,15 @@ impl Used {
             table.add_row([Cell::new(&day.day), Cell::new(named(&day.bot))].into_iter().chain(numbers.map(right)));
         }
         output::line("")?;
-        output::show(table)?;
-        let mut table = output::table(&["heaviest step", "guard", "bot", "day", "operations", "credits", "dollars", "refused"]);
+        output::show(&table)?;
+        let mut table = output::table(&["heaviest step", "guard", "bot", "day", "operations", "credits", "dollars", "blocked"]);
         for step in used.steps.iter().take(MOST_STEPS) {
             let numbers = [step.operations.to_string(), output::amount(step.credits), output::amount(step.usd), step.refused.to_string()];
             let names = [in_words(step), output::clean(&step.guard), named(&step.bot), step.day.clone()];
             table.add_row(names.map(Cell::new).into_iter().chain(numbers.map(right)));
         }
         output::line("")?;
-        output::show(table)?;
+        output::show(&table)?;
         output::behind(used.behind_rows);
         Ok(())
     }

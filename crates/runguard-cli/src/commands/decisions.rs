@@ -3,8 +3,8 @@
 use crate::client::{Client, Query};
 use crate::failure::Failure;
 use crate::output;
+use crate::table::Cell;
 use clap::Args;
-use comfy_table::Cell;
 use owo_colors::OwoColorize;
 use serde_json::Value;
 use std::io::BufRead;
@@ -95,8 +95,8 @@ impl Decisions {
             let words = has_room.then(|| Cell::new(first_sentence(&output::text(&row["message"]))));
             table.add_row(cells.into_iter().chain(words));
         }
-        output::keep_whole(&mut table, &[0, 1, 4]);
-        output::show(table)?;
+        table.keep_whole(&[0, 1, 4]);
+        output::show(&table)?;
         if page["next_cursor"].is_string() {
             output::note("There are more; --limit shows up to 1000, and filters narrow it down.");
         }

@@ -10,8 +10,8 @@ use super::local::{Http, Service};
 use super::serve::stop_signal;
 use crate::failure::Failure;
 use crate::output;
+use crate::table::Cell;
 use clap::Args;
-use comfy_table::{Cell, CellAlignment};
 use owo_colors::OwoColorize;
 use runguard_core::money::NanoDollars;
 use runguard_core::{Span, Timestamp};
@@ -120,7 +120,7 @@ impl Demo {
             let weight = if scenario.weight == 0 { "once".to_owned() } else { scenario.weight.to_string() };
             table.add_row([scenario.name, &weight, scenario.about, &reasons]);
         }
-        output::show(table)
+        output::show(&table)
     }
 
     fn mix(&self) -> Result<Mix, Failure> {
@@ -466,11 +466,11 @@ impl Told<'_> {
                 dollars(self.price, saved),
                 tally.false_stops.to_string(),
             ]);
-            let cells = cells.map(|text| Cell::new(text).set_alignment(CellAlignment::Right));
+            let cells = cells.map(|text| Cell::new(text).right());
             table.add_row(std::iter::once(Cell::new(name)).chain(cells));
         }
-        output::keep_whole(&mut table, &[0, 8]);
-        output::show(table)?;
+        table.keep_whole(&[0, 8]);
+        output::show(&table)?;
         output::prose(&format!(
             "Without a guard and with it: billed operations (model and upstream calls) of the same sessions, at {} each. False: healthy sessions that were stopped.",
             self.price

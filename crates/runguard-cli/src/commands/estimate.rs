@@ -2,8 +2,8 @@
 
 use crate::failure::Failure;
 use crate::output;
+use crate::table::Cell;
 use clap::{Args, ValueEnum};
-use comfy_table::{Cell, CellAlignment};
 use runguard_core::GuardName;
 use runguard_core::limits::InvalidSetting;
 use runguard_core::money::NanoDollars;
@@ -205,7 +205,7 @@ impl Estimate {
         row("tokens written", amounts.map(|amount| grouped(amount.output)));
         let dollars = amounts.map(|amount| amount.usd);
         row("dollars", dollars_at(decimals_of(&[dollars]), dollars));
-        output::show(table)?;
+        output::show(&table)?;
         output::line(&if given.price.is_some() { "At your own prices.".to_owned() } else { format!("At the price of {}.", given.model) })?;
         example.map_or(Ok(()), figures)
     }
@@ -300,7 +300,7 @@ impl Estimate {
                 table.add_row([example.name.to_owned(), figure.what.to_owned(), said, right]);
             }
         }
-        output::show(table)?;
+        output::show(&table)?;
         output::line("(!) the page has miscounted; `runguard estimate --example NAME` says where")
     }
 }
@@ -377,7 +377,7 @@ fn print(inputs: &Inputs, lines: &[Line]) -> Result<(), Failure> {
             row("dollars", dollars_at(decimals, dollars_of(line)));
         }
     }
-    output::show(table)?;
+    output::show(&table)?;
     if let Some(line) = lines.first() {
         let share = (u128::from(line.saved.operations) * 1000).checked_div(u128::from(line.without.operations)).unwrap_or(0);
         output::line(&format!("{}.{} % of the loop's operations are saved.", share / 10, share % 10))?;
@@ -389,7 +389,7 @@ fn print(inputs: &Inputs, lines: &[Line]) -> Result<(), Failure> {
 }
 
 fn right(text: String) -> Cell {
-    Cell::new(text).set_alignment(CellAlignment::Right)
+    Cell::new(text).right()
 }
 
 const MOST_DECIMALS: u32 = 9;

@@ -3,8 +3,8 @@
 use super::SettingsArgs;
 use crate::failure::Failure;
 use crate::output;
+use crate::table::Cell;
 use clap::{Args, Subcommand};
-use comfy_table::Cell;
 use runguard_engine::clock::system_now;
 use runguard_engine::keys::{self, DEFAULT_TENANT, KeyError, KeyRecord, NewKey};
 use runguard_engine::{Reach, Role};
@@ -190,11 +190,11 @@ impl Key {
                         Cell::new(if record.always_200 { "yes" } else { "" }),
                         Cell::new(output::time(&output_time(record.created_at_ms).into())),
                         Cell::new(record.revoked_at_ms.map(|at| output::time(&output_time(at).into())).unwrap_or_default())
-                            .fg(comfy_table::Color::Red),
+                            .color(crate::table::Color::Red),
                     ]);
                 }
-                output::keep_whole(&mut table, &[0]);
-                output::show(table)
+                table.keep_whole(&[0]);
+                output::show(&table)
             }
             Verb::Revoke { settings, id } => {
                 let folder = folder(&settings)?;

@@ -127,7 +127,7 @@ impl Preflight {
 
 /// For people.
 fn tell(seen: &[Seen]) -> Result<(), Failure> {
-    let mut table = output::table(&["scenario", "guard", "fired", "reasons", "asked", "refused", "said", "replies"]);
+    let mut table = output::table(&["scenario", "guard", "fired", "reasons", "asked", "blocked", "said", "replies"]);
     for one in seen {
         let fired = if one.has_fired() { "yes" } else { "no" };
         let reasons = one.reasons.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -137,7 +137,7 @@ fn tell(seen: &[Seen]) -> Result<(), Failure> {
         row.extend(numbers.map(Into::into));
         table.add_row(row);
     }
-    output::show(table)?;
+    output::show(&table)?;
     for one in seen {
         if let Some(hint) = one.hint() {
             output::line(&format!("{}: {hint}", one.scenario.name))?;

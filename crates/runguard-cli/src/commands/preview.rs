@@ -61,7 +61,7 @@ pub(super) fn show(report: &Value) -> Result<(), Failure> {
         let (before, after) = (number(&report["before"][outcome]), number(&report["after"][outcome]));
         table.add_row([output::outcome_cell(outcome), before.into(), after.into(), format!("{:+}", after - before).into()]);
     }
-    output::show(table)?;
+    output::show(&table)?;
     let changed = report["changed"].as_array().map(Vec::as_slice).unwrap_or_default();
     if changed.is_empty() {
         output::line("No decision would have been another.")?;
@@ -82,7 +82,7 @@ pub(super) fn show(report: &Value) -> Result<(), Failure> {
                 output::cell(&row["reason"]),
             ]);
         }
-        output::show(table)?;
+        output::show(&table)?;
     }
     for doubt in report["inexact"].as_array().into_iter().flatten() {
         output::note(&format!("not exact: {}", output::text(doubt)));

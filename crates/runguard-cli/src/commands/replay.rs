@@ -7,18 +7,18 @@ use super::serve::stop_signal;
 use super::watched::{GuardArgs, ReadArgs, ThresholdArgs, one_of};
 use crate::failure::Failure;
 use crate::output;
+use crate::table::{Cell, Table};
 use clap::Args;
-use comfy_table::{Cell, CellAlignment, Table};
-use indicatif::{ProgressBar, ProgressStyle};
 use owo_colors::OwoColorize;
 use runguard_core::text::grouped;
 use runguard_replay::evaluate::{Progress, Reading, Recorded, Share, bytes_on_disk};
 use runguard_replay::html::replay_page;
 use runguard_replay::replay::{Ask, By, Figures, Grouping, Named, NudgeFigures, RuleFigures, Summary, detail, files_of, replay};
 use runguard_replay::rules::Other;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -160,38 +160,52 @@ fn listen(progress: Arc<Progress>) {
 }
 
 /// How far it is: bytes read of all bytes. Only for people.
-struct Bar {
-    bar: ProgressBar,
-    moving: Option<thread::JoinHandle<()>>,
-}
+struct Bar(Option<(Arc<AtomicBool>, thread::JoinHandle<()>)>);
 
 impl Bar {
     fn show(files: &[PathBuf], progress: Arc<Progress>) -> Self {
         if !std::io::stderr().is_terminal() {
-            return Self { bar: ProgressBar::hidden(), moving: None };
+            return Self(None);
         }
         let total = files.iter().map(|file| bytes_on_disk(file)).sum();
-        let bar = ProgressBar::new(total);
-        if let Ok(style) = ProgressStyle::with_template("{bar:32} {bytes} of {total_bytes}  {msg}") {
-            bar.set_style(style);
-        }
-        let moved = bar.clone();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = is_over.clone();
         let moving = thread::spawn(move || {
-            while !moved.is_finished() {
-                moved.set_position(progress.bytes());
-                moved.set_message(format!("{} runs, {} steps", grouped(progress.runs()), grouped(progress.steps())));
+            while !over.load(Ordering::Relaxed) {
+                let (bytes, runs, steps) = (progress.bytes(), grouped(progress.runs()), grouped(progress.steps()));
+                Self::draw(&format!("{}  {runs} runs, {steps} steps", how_far(bytes, total)));
                 thread::sleep(TICK);
             }
+            Self::draw("");
         });
-        Self { bar, moving: Some(moving) }
+        Self(Some((is_over, moving)))
+    }
+
+    /// In the place of what was there. Where it cannot be written nobody looks.
+    fn draw(line: &str) {
+        let mut out = std::io::stderr().lock();
+        let _ = write!(out, "\r{line}\u{1b}[K").and_then(|()| out.flush());
     }
 
     fn end(self) {
-        self.bar.finish_and_clear();
-        if let Some(moving) = self.moving {
+        if let Some((is_over, moving)) = self.0 {
+            is_over.store(true, Ordering::Relaxed);
             let _ = moving.join();
         }
     }
+}
+
+/// A bar, and the bytes in the unit of the whole.
+fn how_far(bytes: u64, total: u64) -> String {
+    const COLUMNS: u64 = 32;
+    let done = (bytes.min(total) * COLUMNS).checked_div(total).unwrap_or(COLUMNS) as usize;
+    let bar: String = std::iter::repeat_n('█', done).chain(std::iter::repeat_n('░', COLUMNS as usize - done)).collect();
+    let (unit, shift) = [("GiB", 30), ("MiB", 20), ("KiB", 10)].into_iter().find(|(_, shift)| total >> shift > 0).unwrap_or(("B", 0));
+    let shown = |bytes: u64| match shift {
+        0 => bytes.to_string(),
+        shift => format!("{:.1}", bytes as f64 / f64::from(1_u32 << shift)),
+    };
+    format!("{bar} {} of {} {unit}", shown(bytes), shown(total))
 }
 
 fn tell_broken(summary: &Summary) {
@@ -217,7 +231,7 @@ fn money(dollars: f64) -> String {
 }
 
 fn right(text: String) -> Cell {
-    Cell::new(text).set_alignment(CellAlignment::Right)
+    Cell::new(text).right()
 }
 
 fn print(summary: &Summary, took: Duration) -> Result<(), Failure> {
@@ -247,7 +261,7 @@ fn print(summary: &Summary, took: Duration) -> Result<(), Failure> {
     for Named { name, figures } in &summary.against {
         columns.row(&mut table, name, figures);
     }
-    output::show(table)?;
+    output::show(&table)?;
     output::line("")?;
     print_rules(&summary.rules, columns)?;
     print_most_after(summary)?;
@@ -346,7 +360,7 @@ fn print_most_after(summary: &Summary) -> Result<(), Failure> {
             right(format!("{} {}", grouped(example.after_tokens), money(example.after_dollars)).trim().to_owned()),
         ]);
     }
-    output::show(table)?;
+    output::show(&table)?;
     output::line("")
 }
 
@@ -375,7 +389,7 @@ fn print_rules(rules: &[RuleFigures], columns: Columns) -> Result<(), Failure> {
     for rule in rules {
         table.add_row(std::iter::once(Cell::new(rule.rule)).chain(all(rule).map(|(.., number)| right(grouped(number)))));
     }
-    output::show(table)?;
+    output::show(&table)?;
     output::line("")?;
     output::line(&format!("{} (runguard explain FILE:LINE)", "Examples".bold()))?;
     let mut table = output::table(&["rule", "run", "ended at step", "in the end"]);
@@ -384,8 +398,8 @@ fn print_rules(rules: &[RuleFigures], columns: Columns) -> Result<(), Failure> {
         for example in [Some(true), Some(false), None].iter().filter_map(|end| rule.examples.iter().find(|example| example.success == *end))
         {
             let end = match example.success {
-                Some(true) => Cell::new("successful").fg(comfy_table::Color::Red),
-                Some(false) => Cell::new("failed").fg(comfy_table::Color::Green),
+                Some(true) => Cell::new("successful").color(crate::table::Color::Red),
+                Some(false) => Cell::new("failed").color(crate::table::Color::Green),
                 None => Cell::new("unknown"),
             };
             let place = format!("{}:{} {}", example.file, example.line, example.id);
@@ -393,7 +407,7 @@ fn print_rules(rules: &[RuleFigures], columns: Columns) -> Result<(), Failure> {
             table.add_row([Cell::new(rule.rule), Cell::new(output::clean(&place)), right(step), end]);
         }
     }
-    output::show(table)?;
+    output::show(&table)?;
     output::line("")
 }
 
@@ -411,7 +425,7 @@ fn print_nudges(nudges: &[NudgeFigures]) -> Result<(), Failure> {
             .map(|end| right(format!("{} ({}), {} got out", grouped(end.runs), grouped(end.steps), grouped(end.recovered))));
         table.add_row([Cell::new(nudge.rule)].into_iter().chain(by_end));
     }
-    output::show(table)?;
+    output::show(&table)?;
     output::line("")
 }
 
@@ -430,7 +444,7 @@ fn print_groups(grouping: &Grouping, columns: Columns) -> Result<(), Failure> {
     if let Some(others) = &grouping.others {
         columns.row(&mut table, "(others)", others);
     }
-    output::show(table)?;
+    output::show(&table)?;
     if groups.len() > SHOWN_GROUPS {
         output::line(&format!("and {} more; --json has them", grouped((groups.len() - SHOWN_GROUPS) as u64)))?;
     }

@@ -5,8 +5,8 @@ use super::{DAY, PageArgs, RangeArgs};
 use crate::client::{Client, Query, segment};
 use crate::failure::Failure;
 use crate::output;
+use crate::table::Cell;
 use clap::{Args, Subcommand};
-use comfy_table::{Cell, CellAlignment};
 use runguard_insight::insight::spend::{Run, RunState, Runs as Page, Sort};
 use serde_json::{Value, json};
 
@@ -107,14 +107,16 @@ impl Runs {
         }
         let mut table = output::table(&["state", "calls", "dollars", "last seen", "run"]);
         for run in &page.runs {
-            let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+            let right = |text: String| Cell::new(text).right();
             let seen = run.last_seen.get(5..16).unwrap_or(&run.last_seen).replace('T', " ");
-            // Its name is whole: it is what `stop` asks for.
-            let named = format!("{}\n{}", output::clean(&run.run), output::short(&about(run), 38));
             let numbers = [output::short_count(run.sum.calls), dollars(run.sum.usd)].map(right);
-            table.add_row([Cell::new(run.state.code())].into_iter().chain(numbers).chain([Cell::new(seen), Cell::new(named)]));
+            let named = [Cell::new(seen), Cell::new(output::clean(&run.run))];
+            table.add_row([Cell::new(run.state.code())].into_iter().chain(numbers).chain(named));
+            table.add_row(["", "", "", "", &output::short(&about(run), 38)]);
         }
-        output::line(&table.trim_fmt())?;
+        // A name is whole: it is what `stop` asks for.
+        table.keep_whole(&[4]);
+        output::show(&table)?;
         output::more(page.next_cursor.as_deref(), page.found);
         output::behind(page.behind_rows);
         Ok(())

@@ -73,7 +73,7 @@ impl Serve {
         if let Some(hint) = self.log.as_deref().and_then(meant_of_log) {
             return Err(Failure::Usage(format!("--log {}: {hint}", self.log.as_deref().unwrap_or_default())));
         }
-        let logging = self.logs.start("")?;
+        let logging = self.logs.start()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(self.serve(more, &logging))
     }

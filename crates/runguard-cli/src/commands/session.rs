@@ -62,7 +62,7 @@ impl Session {
                 output::span_cell(&counter["retry_after_seconds"]),
             ]);
         }
-        output::show(table)?;
+        output::show(&table)?;
         let mut table = output::table(&["time", "guard", "subject", "outcome", "reason", "message"]);
         for row in session["timeline"].as_array().into_iter().flatten() {
             table.add_row([
@@ -74,7 +74,7 @@ impl Session {
                 output::cell(&row["message"]),
             ]);
         }
-        output::show(table)
+        output::show(&table)
     }
 
     /// The service says where it looked, if there is elsewhere to look.

@@ -5,8 +5,8 @@ use super::{PageArgs, RangeArgs, WEEK};
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output;
+use crate::table::Cell;
 use clap::Args;
-use comfy_table::{Cell, CellAlignment};
 use runguard_insight::insight::session_list::{SessionList, SessionSort};
 
 #[derive(Debug, Args)]
@@ -45,9 +45,9 @@ impl Sessions {
             });
         }
         let mut table = output::table(&["last seen", "decisions", "blocked", "would block", "dollars", "session", "tenant", "last reason"]);
-        output::keep_whole(&mut table, &[0, 1, 2, 3, 4]);
+        table.keep_whole(&[0, 1, 2, 3, 4]);
         for session in &page.sessions {
-            let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+            let right = |text: String| Cell::new(text).right();
             let counts = [session.decisions, session.blocked, session.would_block].map(output::short_count);
             let cost = if session.usd > 0.0 { dollars(session.usd) } else { String::new() };
             let [id, tenant, reason] = [Some(&session.session_id), Some(&session.tenant), session.reason.as_ref()]
@@ -56,7 +56,7 @@ impl Sessions {
             let names = [id, tenant, reason].map(|text| Cell::new(text.unwrap_or_default()));
             table.add_row([output::time_cell(&session.last_seen.as_str().into())].into_iter().chain(numbers).chain(names));
         }
-        output::show(table)?;
+        output::show(&table)?;
         output::more(page.next_cursor.as_deref(), page.found);
         output::behind(page.behind_rows);
         Ok(())

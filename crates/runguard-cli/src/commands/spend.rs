@@ -4,8 +4,8 @@ use super::{RangeArgs, WEEK};
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output;
+use crate::table::Cell;
 use clap::Args;
-use comfy_table::{Cell, CellAlignment};
 use runguard_insight::insight::spend::{BudgetStands, By, Spent, Sum};
 use serde_json::Value;
 
@@ -39,7 +39,7 @@ impl Spend {
             return output::json(&answer);
         }
         let spent: Spent = output::read(answer)?;
-        let mut table = output::table(&[&self.by, "calls", "refused", "input", "output", "cached", "dollars"]);
+        let mut table = output::table(&[&self.by, "calls", "blocked", "input", "output", "cached", "dollars"]);
         let entries = spent.groups.first().map(|group| group.entries.as_slice()).unwrap_or_default();
         let shown = if self.by == By::Day.code() { &entries[entries.len().saturating_sub(MOST_ENTRIES)..] } else { entries };
         for entry in shown.iter().take(MOST_ENTRIES) {
@@ -50,7 +50,7 @@ impl Spend {
             output::line("No model call was paid for or refused in this time.")?;
         } else {
             table.add_row([Cell::new("all")].into_iter().chain(numbers(&spent.total)));
-            output::show(table)?;
+            output::show(&table)?;
         }
         if spent.total.overdue_usd > 0.0 {
             let overdue = dollars(spent.total.overdue_usd);
@@ -63,7 +63,7 @@ impl Spend {
         }
         if !spent.budgets.is_empty() {
             output::line("")?;
-            output::show(budgets(&spent.budgets))?;
+            output::show(&budgets(&spent.budgets))?;
         }
         output::behind(spent.behind_rows);
         Ok(())
@@ -71,7 +71,7 @@ impl Spend {
 }
 
 fn right(text: String) -> Cell {
-    Cell::new(text).set_alignment(CellAlignment::Right)
+    Cell::new(text).right()
 }
 
 fn numbers(sum: &Sum) -> [Cell; 6] {
@@ -86,7 +86,7 @@ pub(crate) fn dollars(usd: f64) -> String {
     if usd == 0.0 || usd >= 1.0 { format!("${usd:.2}") } else { format!("${usd:.4}") }
 }
 
-fn budgets(stand: &[BudgetStands]) -> comfy_table::Table {
+fn budgets(stand: &[BudgetStands]) -> crate::table::Table {
     let mut table = output::table(&["budget", "of", "spent", "reserved", "left", "limit", "begins anew"]);
     for budget in stand {
         let figures = &budget.figures;

@@ -7,8 +7,8 @@ use super::explain::{files_of, write};
 use super::watched::{ReadArgs, ThresholdArgs};
 use crate::failure::Failure;
 use crate::output;
+use crate::table::{Cell, Table, Weight};
 use clap::{Args, ValueEnum};
-use comfy_table::{Attribute, Cell, CellAlignment, Table};
 use owo_colors::OwoColorize;
 use plot::Plot;
 use runguard_core::detect::stall::StallRule;
@@ -274,7 +274,7 @@ fn interval(share: Share) -> String {
 }
 
 fn right(text: impl ToString) -> Cell {
-    Cell::new(text).set_alignment(CellAlignment::Right)
+    Cell::new(text).right()
 }
 
 fn print(summary: &Summary) -> Result<(), Failure> {
@@ -328,7 +328,7 @@ fn print_front(summary: &Summary) -> Result<(), Failure> {
     headings.extend(RULES.map(StallRule::code));
     headings.extend(["good runs stopped", "failed stopped", "saved"]);
     let mut table: Table = output::table(&headings);
-    let mut add = |name: &str, parts: [Part; TUNED], measured: &Measured, attribute: Attribute| {
+    let mut add = |name: &str, parts: [Part; TUNED], measured: &Measured, weight: Weight| {
         let mut cells = vec![Cell::new(name)];
         cells.extend(parts.iter().map(right));
         cells.extend([
@@ -336,9 +336,9 @@ fn print_front(summary: &Summary) -> Result<(), Failure> {
             right(measured.stopped),
             right(interval(measured.saved_share)),
         ]);
-        table.add_row(cells.into_iter().map(|cell| cell.add_attribute(attribute)));
+        table.add_row(cells.into_iter().map(|cell| cell.weight(weight)));
     };
-    add("as it is", summary.base.parts, &summary.base.measured, Attribute::Dim);
+    add("as it is", summary.base.parts, &summary.base.measured, Weight::Dim);
     let chosen = summary.chosen.as_ref();
     for row in &summary.front {
         let is_chosen = chosen.is_some_and(|chosen| chosen.parts == row.parts);
@@ -346,7 +346,7 @@ fn print_front(summary: &Summary) -> Result<(), Failure> {
             if is_chosen { named_chosen(summary) } else { "" },
             row.parts,
             &row.measured,
-            if is_chosen { Attribute::Bold } else { Attribute::NormalIntensity },
+            if is_chosen { Weight::Bold } else { Weight::Plain },
         );
     }
     output::line(&format!(
@@ -355,7 +355,7 @@ fn print_front(summary: &Summary) -> Result<(), Failure> {
         summary.front_len,
         summary.save.code()
     ))?;
-    output::show(table)?;
+    output::show(&table)?;
     output::line("")?;
     let at = |measured: &Measured| measured.false_stop_rate.value.zip(measured.saved_share.value);
     let front: Vec<(f64, f64)> = summary.front.iter().filter_map(|row| at(&row.measured)).collect();
@@ -397,7 +397,7 @@ fn print_chosen(summary: &Summary, chosen: &Chosen) -> Result<(), Failure> {
             add(&format!("  {}", output::clean(source)), measured);
         }
     }
-    output::show(table)
+    output::show(&table)
 }
 
 fn print_trips(summary: &Summary) -> Result<(), Failure> {
@@ -413,7 +413,7 @@ fn print_trips(summary: &Summary) -> Result<(), Failure> {
         ]);
     }
     output::line("What each rule alone would stop; whether these stops are good ones is not known.")?;
-    output::show(table)?;
+    output::show(&table)?;
     output::line("")
 }
 
@@ -441,7 +441,7 @@ fn print_caps(summary: &Summary) -> Result<(), Failure> {
             right(quantile(0.95)),
             right(quantile(0.99)),
             right(number(cap.most)),
-            right(cap.cap.map_or_else(|| "–".to_owned(), number)).add_attribute(Attribute::Bold),
+            right(cap.cap.map_or_else(|| "–".to_owned(), number)).weight(Weight::Bold),
             Cell::new(from),
             right(interval(cap.successful_over)),
             right(interval(cap.failed_over)),
@@ -465,7 +465,7 @@ fn print_caps(summary: &Summary) -> Result<(), Failure> {
         "all runs, as of none it is known whether it succeeded"
     };
     output::line(&format!("\nCaps from what {of} used:"))?;
-    output::show(table)?;
+    output::show(&table)?;
     let long =
         |amount: Amount| summary.caps.iter().find(|cap| cap.amount == amount).and_then(|cap| cap.long).map(|long| format!("{long:.0}"));
     let (words, values) = match (long(Amount::Steps), long(Amount::Tokens)) {

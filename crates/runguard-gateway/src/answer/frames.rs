@@ -6,6 +6,7 @@ use crate::bedrock::Family;
 use crate::bedrock::answers::METRICS;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use http::HeaderMap;
 use runguard_core::prices::Usage;
 use runguard_http::aws::frames;
@@ -78,7 +79,7 @@ pub(super) fn written_by(family: Family, answer: &Value) -> u64 {
 impl Meter {
     /// Takes the next frame. What it says of lengths inside is not believed: it is read as what came.
     pub(super) fn take_frame(&mut self, bytes: &[u8]) {
-        let Ok(frame) = frames::read(bytes) else {
+        let Ok(frame) = frames::read(Bytes::copy_from_slice(bytes)) else {
             self.not_understood(bytes);
             return;
         };

@@ -1,67 +1,235 @@
-//! A server at a URL.
+//! A server at a URL: each question is a request of its own, answered with JSON or with events.
 //!
-//! The protocol's client reads a JSON answer to its end however long it is, and follows what the server says about
-//! redirects. Here an answer has a bound, a redirect stays with its host (the headers hold keys), and TLS names its
-//! cryptography instead of hoping that somebody has installed one.
+//! An answer has a bound, a redirect stays with its host (the headers hold keys), and TLS names its cryptography instead of
+//! hoping that somebody has installed one. A stream that breaks off is taken up where it was, if the server said where that is.
 
-use futures_util::stream::BoxStream;
-use futures_util::{StreamExt, TryStreamExt};
+use super::message::{Answer, Object, Refused, STATELESS, Said, Unanswered, given_up, question};
+use super::{McpSettings, chain, cut, expand, too_long};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderName, HeaderValue, StatusCode};
-use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage};
-use rmcp::transport::common::client_side_sse::ExponentialBackoff;
-use rmcp::transport::streamable_http_client::{
-    SseError, StreamableHttpClient, StreamableHttpClientTransport, StreamableHttpClientTransportConfig, StreamableHttpError,
-    StreamableHttpPostResponse,
-};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use runguard_http::client::{WithoutCertificates, trust_system};
-use sse_stream::{Sse, SseStream};
-use std::collections::HashMap;
-use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use runguard_http::events::{Event, Place, Splitter};
+use serde_json::Value;
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-
-use super::{McpSettings, cut, expand};
+use tokio::runtime::Handle;
+use tokio::time::{sleep, timeout};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_REDIRECTS: usize = 5;
-/// Attempts to take up a stream that broke, before its callers are told.
-const STREAM_RETRIES: usize = 3;
+/// Attempts to take up a stream that broke, before its caller is told.
+const STREAM_RETRIES: u32 = 3;
+/// Before the first of them, unless the server names a longer one; twice as long before each further one.
+const STREAM_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_STREAM_PAUSE: Duration = Duration::from_secs(30);
+/// For what nobody waits for.
+const NOTICE_TIMEOUT: Duration = Duration::from_secs(10);
 
-type HttpError = StreamableHttpError<reqwest::Error>;
+#[derive(Debug, Clone)]
+pub(super) struct Endpoint(Arc<Shared>);
 
-/// Why a stream was cut off, for its caller is told only that it was.
-pub(super) type CutOff = Arc<OnceLock<String>>;
+#[derive(Debug)]
+struct Shared {
+    http: reqwest::Client,
+    url: reqwest::Url,
+    headers: HeaderMap,
+    next: AtomicU64,
+    /// As the server named it in its first answer.
+    session: OnceLock<HeaderValue>,
+    /// What was agreed upon, once it was.
+    version: OnceLock<HeaderValue>,
+    is_stateless: bool,
+}
 
-pub(super) fn transport(settings: &McpSettings, url: &str) -> Result<(StreamableHttpClientTransport<Client>, CutOff), String> {
-    let name = &settings.name;
-    let parsed = reqwest::Url::parse(url).map_err(|problem| format!("MCP server '{name}': `url` '{url}' is not a URL: {problem}"))?;
-    if !matches!(parsed.scheme(), "http" | "https") {
-        return Err(format!("MCP server '{name}': `url` must begin with http:// or https://"));
+impl Endpoint {
+    pub(super) fn new(settings: &McpSettings, url: &str, is_stateless: bool) -> Result<Self, String> {
+        let name = &settings.name;
+        let url = reqwest::Url::parse(url).map_err(|problem| format!("MCP server '{name}': `url` '{url}' is not a URL: {problem}"))?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(format!("MCP server '{name}': `url` must begin with http:// or https://"));
+        }
+        let mut headers = HeaderMap::new();
+        for (header, value) in &settings.headers {
+            let at = format!("MCP server '{name}': `headers.{header}`");
+            let value = expand(value).map_err(|problem| format!("{at} {problem}"))?;
+            let header = HeaderName::try_from(header.as_str()).map_err(|_| format!("{at} is not the name of a header"))?;
+            // The value may be a key: it is not repeated.
+            let mut value = HeaderValue::try_from(value).map_err(|_| format!("{at} has a character that a header cannot carry"))?;
+            value.set_sensitive(true);
+            headers.insert(header, value);
+        }
+        let http = client(&url).map_err(|problem| format!("MCP server '{name}': {problem}"))?;
+        let version = OnceLock::new();
+        if is_stateless {
+            let _ = version.set(HeaderValue::from_static(STATELESS));
+        }
+        Ok(Self(Arc::new(Shared { http, url, headers, next: AtomicU64::new(0), session: OnceLock::new(), version, is_stateless })))
     }
-    let mut headers = HashMap::new();
-    for (header, value) in &settings.headers {
-        let at = format!("MCP server '{name}': `headers.{header}`");
-        let value = expand(value).map_err(|problem| format!("{at} {problem}"))?;
-        let header = HeaderName::try_from(header.as_str()).map_err(|_| format!("{at} is not the name of a header"))?;
-        // The value may be a key: it is not repeated.
-        let mut value = HeaderValue::try_from(value).map_err(|_| format!("{at} has a character that a header cannot carry"))?;
-        value.set_sensitive(true);
-        headers.insert(header, value);
+
+    /// From now on this protocol is spoken.
+    pub(super) fn agree(&self, version: &'static str) {
+        let _ = self.0.version.set(HeaderValue::from_static(version));
     }
-    let mut backoff = ExponentialBackoff::default();
-    backoff.max_times = Some(STREAM_RETRIES);
-    backoff.base_duration = Duration::from_millis(200);
-    let mut config = StreamableHttpClientTransportConfig::with_uri(url)
-        .custom_headers(headers)
-        .max_sse_event_size(super::MAX_MESSAGE_BYTES)
-        .reinit_on_expired_session(true);
-    config.retry_config = Arc::new(backoff);
-    let client = client(&parsed).map_err(|problem| format!("MCP server '{name}': {problem}"))?;
-    let cut_off = CutOff::default();
-    let client = Client { http: client, cut_off: Arc::clone(&cut_off) };
-    Ok((StreamableHttpClientTransport::with_client(client, config), cut_off))
+
+    /// Asks, with what of it belongs into headers where the protocol has no session.
+    pub(super) async fn ask(&self, method: &str, params: Object, as_headers: &[(String, String)]) -> Result<Value, Unanswered> {
+        let id = self.0.next.fetch_add(1, Ordering::Relaxed);
+        let mut call = Call { endpoint: self, id, is_open: !self.0.is_stateless };
+        let mut extra = HeaderMap::new();
+        if self.0.is_stateless {
+            let name = params.get("name").and_then(Value::as_str).filter(|_| method == "tools/call");
+            let standard = [("mcp-method", method), ("mcp-name", name.unwrap_or_default())];
+            let standard = standard.iter().filter(|(_, value)| !value.is_empty()).copied();
+            for (header, value) in standard.chain(as_headers.iter().map(|(header, value)| (&**header, &**value))) {
+                if let (Ok(header), Ok(value)) = (HeaderName::try_from(header), HeaderValue::try_from(&*carried(value))) {
+                    extra.insert(header, value);
+                }
+            }
+        }
+        let answer = self.answer(id, &question(id, method, params), extra).await;
+        call.is_open = false;
+        answer
+    }
+
+    async fn answer(&self, id: u64, message: &Value, extra: HeaderMap) -> Result<Value, Unanswered> {
+        let is_known = self.0.session.get().is_some();
+        let lost = |problem: reqwest::Error| Unanswered::Lost(chain(&problem));
+        let response = self.request(Method::POST).headers(extra).body(message.to_string()).send().await.map_err(lost)?;
+        let status = response.status();
+        if status == StatusCode::NOT_FOUND && is_known {
+            return Err(Unanswered::Unheard("it does not know our session any more".to_owned()));
+        }
+        if let Some(session) = response.headers().get("mcp-session-id") {
+            self.0.session.get_or_init(|| session.clone());
+        }
+        let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        if status.is_success() && content_type.starts_with("text/event-stream") {
+            return self.follow(id, response).await;
+        }
+        let is_json = content_type.starts_with("application/json");
+        let body = read(response).await?;
+        if is_json && !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            match serde_json::from_slice(&body).ok().and_then(Said::read) {
+                Some(Said::Answer(_, Ok(result))) if status.is_success() => return Ok(result),
+                Some(Said::Answer(_, Err(refused))) => return Err(Unanswered::Refused(refused)),
+                _ => {}
+            }
+        }
+        let (shown, _) = cut(super::clean(&String::from_utf8_lossy(&body)), super::MAX_SHOWN_BYTES);
+        let advice = match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => " (it wants other credentials: see `headers`)",
+            StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => " (is the path in `url` right?)",
+            _ if status.is_redirection() => " (put the address it points to in `url`)",
+            _ if status.is_success() => " (that is no MCP message: is the path in `url` right?)",
+            _ => "",
+        };
+        Err(Unanswered::Failed(format!("HTTP {status}{advice}: {}", shown.trim())))
+    }
+
+    /// Reads events up to the answer.
+    async fn follow(&self, id: u64, mut response: reqwest::Response) -> Result<Value, Unanswered> {
+        let (mut place, mut pause, mut breaks) = (None, STREAM_PAUSE, 0);
+        loop {
+            let mut events = Splitter::of(super::MAX_MESSAGE_BYTES);
+            let broken = loop {
+                match response.chunk().await {
+                    Ok(Some(bytes)) => events.push(&bytes).map_err(|_| Unanswered::Lost(too_long()))?,
+                    Ok(None) => break "the connection broke off".to_owned(),
+                    Err(problem) => break chain(&problem),
+                }
+                while let Some(event) = events.next() {
+                    let at = Place::read(&event);
+                    place = at.id.map(Cow::into_owned).or(place);
+                    pause = at.pause.map_or(pause, |told| told.clamp(STREAM_PAUSE, LONGEST_STREAM_PAUSE));
+                    if let Some(answer) = self.heard(id, &event).await {
+                        return answer.map_err(Unanswered::Refused);
+                    }
+                    breaks = 0;
+                }
+            };
+            response = loop {
+                let Some(place) = place.as_ref().filter(|_| breaks < STREAM_RETRIES) else { return Err(Unanswered::Lost(broken)) };
+                sleep(pause * 2_u32.pow(breaks)).await;
+                breaks += 1;
+                match self.request(Method::GET).header("last-event-id", place).send().await {
+                    Ok(response) if response.status().is_success() => break response,
+                    Ok(_) | Err(_) => {}
+                }
+            };
+        }
+    }
+
+    /// The answer, if the event is that; a question of the server is answered on the way.
+    async fn heard(&self, id: u64, event: &[u8]) -> Option<Answer> {
+        let message = serde_json::from_str(&Event::read(event)?.data).ok()?;
+        match Said::read(message)? {
+            Said::Answer(Some(to), answer) if to == id => Some(answer),
+            Said::Answer(None, Err(refused)) => Some(Err::<_, Refused>(refused)),
+            Said::Question(reply) => {
+                self.tell(&reply).await;
+                None
+            }
+            Said::Answer(..) | Said::Notice => None,
+        }
+    }
+
+    /// Says what needs no answer; that it does not arrive changes nothing.
+    pub(super) async fn tell(&self, message: &Value) {
+        let _ = timeout(NOTICE_TIMEOUT, self.request(Method::POST).body(message.to_string()).send()).await;
+    }
+
+    /// Lets the server forget us.
+    pub(super) async fn close(&self) {
+        if self.0.session.get().is_some() {
+            let _ = timeout(NOTICE_TIMEOUT, self.request(Method::DELETE).send()).await;
+        }
+    }
+
+    fn request(&self, method: Method) -> reqwest::RequestBuilder {
+        let mut request = self.0.http.request(method.clone(), self.0.url.clone()).headers(self.0.headers.clone());
+        if method == Method::GET {
+            request = request.header(ACCEPT, "text/event-stream");
+        } else {
+            request = request.header(ACCEPT, "application/json, text/event-stream").header(CONTENT_TYPE, "application/json");
+        }
+        for (name, value) in [("mcp-session-id", self.0.session.get()), ("mcp-protocol-version", self.0.version.get())] {
+            if let Some(value) = value {
+                request = request.header(name, value);
+            }
+        }
+        request
+    }
+}
+
+/// A question under way. Where there is no session its end is seen by the end of its request.
+struct Call<'a> {
+    endpoint: &'a Endpoint,
+    id: u64,
+    is_open: bool,
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        if self.is_open
+            && let Ok(runtime) = Handle::try_current()
+        {
+            let (endpoint, id) = (self.endpoint.clone(), self.id);
+            runtime.spawn(async move { endpoint.tell(&given_up(id)).await });
+        }
+    }
+}
+
+/// A text as a header can carry it.
+fn carried(text: &str) -> Cow<'_, str> {
+    let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~')) && text.trim_matches(' ').len() == text.len();
+    if is_plain && !text.starts_with("=?base64?") {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(format!("=?base64?{}?=", BASE64_STANDARD.encode(text)))
 }
 
 fn client(url: &reqwest::Url) -> Result<reqwest::Client, String> {
@@ -79,127 +247,13 @@ fn client(url: &reqwest::Url) -> Result<reqwest::Client, String> {
         .map_err(|problem| format!("the HTTP client cannot be made: {problem}"))
 }
 
-#[derive(Debug, Clone)]
-pub(super) struct Client {
-    http: reqwest::Client,
-    cut_off: CutOff,
-}
-
-impl StreamableHttpClient for Client {
-    type Error = reqwest::Error;
-
-    async fn post_message(
-        &self,
-        uri: Arc<str>,
-        message: ClientJsonRpcMessage,
-        session_id: Option<Arc<str>>,
-        _auth_header: Option<String>,
-        custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<StreamableHttpPostResponse, HttpError> {
-        let mut request = self
-            .http
-            .post(uri.as_ref())
-            .headers(custom_headers.into_iter().collect())
-            .header(ACCEPT, "application/json, text/event-stream")
-            .header(CONTENT_TYPE, "application/json")
-            .body(serde_json::to_vec(&message)?);
-        if let Some(session) = &session_id {
-            request = request.header("mcp-session-id", session.as_ref());
-        }
-        let response = request.send().await?;
-        let status = response.status();
-        if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
-            return Ok(StreamableHttpPostResponse::Accepted);
-        }
-        if status == StatusCode::NOT_FOUND && session_id.is_some() {
-            return Err(StreamableHttpError::SessionExpired);
-        }
-        let header = |name| response.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok()).map(str::to_owned);
-        let content_type = header("content-type");
-        let session = header("mcp-session-id");
-        let is = |kind: &str| content_type.as_deref().is_some_and(|text| text.starts_with(kind));
-        if status.is_success() && is("text/event-stream") {
-            return Ok(StreamableHttpPostResponse::Sse(events(response, Arc::clone(&self.cut_off)), session));
-        }
-        let wants_answer = matches!(message, JsonRpcMessage::Request(_));
-        let is_json = is("application/json");
-        let body = read(response).await?;
-        if status.is_success() && !wants_answer {
-            return Ok(StreamableHttpPostResponse::Accepted);
-        }
-        if is_json && !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
-            match serde_json::from_slice::<ServerJsonRpcMessage>(&body) {
-                Ok(answer) if status.is_success() => return Ok(StreamableHttpPostResponse::Json(answer, session)),
-                Ok(JsonRpcMessage::Error(mut refused)) => {
-                    // A refusal before the message was understood has no id, and would find no caller.
-                    if let JsonRpcMessage::Request(request) = &message {
-                        refused.id = Some(request.id.clone());
-                    }
-                    return Ok(StreamableHttpPostResponse::Json(JsonRpcMessage::Error(refused), session));
-                }
-                Ok(_) | Err(_) => {}
-            }
-        }
-        let (shown, _) = cut(super::clean(&String::from_utf8_lossy(&body)), super::MAX_SHOWN_BYTES);
-        let advice = match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => " (it wants other credentials: see `headers`)",
-            StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => " (is the path in `url` right?)",
-            _ if status.is_redirection() => " (put the address it points to in `url`)",
-            _ if status.is_success() => " (that is no MCP message: is the path in `url` right?)",
-            _ => "",
-        };
-        Err(StreamableHttpError::UnexpectedServerResponse(format!("HTTP {status}{advice}: {}", shown.trim()).into()))
-    }
-
-    async fn get_stream(
-        &self,
-        uri: Arc<str>,
-        session_id: Option<Arc<str>>,
-        last_event_id: Option<String>,
-        auth_header: Option<String>,
-        custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, HttpError> {
-        let most = super::MAX_MESSAGE_BYTES;
-        self.http.get_stream_with_max_sse_event_size(uri, session_id, last_event_id, auth_header, custom_headers, most).await
-    }
-
-    async fn delete_session(
-        &self,
-        uri: Arc<str>,
-        session_id: Arc<str>,
-        auth_header: Option<String>,
-        custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<(), HttpError> {
-        self.http.delete_session(uri, session_id, auth_header, custom_headers).await
-    }
-}
-
-fn too_long() -> io::Error {
-    io::Error::other(format!("it sent a message longer than {} MiB", super::MAX_MESSAGE_BYTES >> 20))
-}
-
-async fn read(mut response: reqwest::Response) -> Result<Vec<u8>, HttpError> {
+async fn read(mut response: reqwest::Response) -> Result<Vec<u8>, Unanswered> {
     let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await? {
+    while let Some(chunk) = response.chunk().await.map_err(|problem| Unanswered::Lost(chain(&problem)))? {
         if body.len() + chunk.len() > super::MAX_MESSAGE_BYTES {
-            return Err(StreamableHttpError::Io(too_long()));
+            return Err(Unanswered::Lost(too_long()));
         }
         body.extend_from_slice(&chunk);
     }
     Ok(body)
-}
-
-/// The events of an answer, none longer than a message may be.
-fn events(response: reqwest::Response, cut_off: CutOff) -> BoxStream<'static, Result<Sse, SseError>> {
-    let since_event = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&since_event);
-    let bytes = response.bytes_stream().map_err(io::Error::other).and_then(move |chunk| {
-        let total = count.fetch_add(chunk.len(), Ordering::Relaxed) + chunk.len();
-        let is_too_long = total > super::MAX_MESSAGE_BYTES;
-        if is_too_long {
-            cut_off.get_or_init(|| too_long().to_string());
-        }
-        std::future::ready(if is_too_long { Err(too_long()) } else { Ok(chunk) })
-    });
-    SseStream::from_bytes_stream(bytes).inspect(move |_| since_event.store(0, Ordering::Relaxed)).boxed()
 }

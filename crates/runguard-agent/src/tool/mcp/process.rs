@@ -4,20 +4,19 @@
 //! not it, and whatever it started goes with it. The group is killed when the last of us lets go, whether that is an
 //! orderly close, a dropped value or a runtime that shuts down: no path leaves an orphan.
 
+use super::message::{Answer, Object, Said, Unanswered, given_up, question};
 use crate::settings::McpSettings;
-use rmcp::RoleClient;
-use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
-use rmcp::transport::Transport;
-use rmcp::transport::async_rw::AsyncRwTransport;
+use bytes::BytesMut;
+use serde_json::Value;
+use std::collections::HashMap;
 use std::io;
-use std::pin::Pin;
 use std::process::{ExitStatus, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -173,16 +172,31 @@ impl Drop for Group {
     }
 }
 
-/// The pipes to the child, as a transport.
-pub(super) struct Pipes {
-    messages: AsyncRwTransport<RoleClient, Measured, ChildStdin>,
-    child: Child,
-    exit: Option<ExitStatus>,
-    stderr: JoinHandle<()>,
-    watch: Arc<Watch>,
+/// A server that is our child, as those see it who ask it something.
+#[derive(Debug)]
+pub(super) struct Process {
+    waiting: Arc<Waiting>,
+    outbox: mpsc::UnboundedSender<Line>,
+    pub(super) watch: Arc<Watch>,
+    next: AtomicU64,
+    closing: CancellationToken,
+    reading: tokio::sync::Mutex<JoinHandle<()>>,
 }
 
-impl Pipes {
+/// Who waits for an answer; nobody once there is none to come.
+#[derive(Debug)]
+struct Waiting(Mutex<Option<HashMap<u64, oneshot::Sender<Answer>>>>);
+
+/// A line for its standard input.
+#[derive(Debug)]
+struct Line {
+    text: String,
+    /// Told when it is in the pipe.
+    sent: Option<oneshot::Sender<()>>,
+    unread: Unread,
+}
+
+impl Process {
     /// Starts the program.
     pub(super) fn spawn(settings: &McpSettings) -> Result<Self, String> {
         let name = &settings.name;
@@ -217,30 +231,171 @@ impl Pipes {
         let (Some(stdin), Some(stdout), Some(stderr)) = (child.stdin.take(), child.stdout.take(), child.stderr.take()) else {
             return Err(format!("MCP server '{name}': '{program}' came up without its pipes"));
         };
-        let measured = Measured { stdout, line_bytes: 0, watch: Arc::clone(&watch) };
-        Ok(Self {
-            // `Measured` ends the connection at a line that is too long; dropping the line would leave its caller waiting.
-            messages: AsyncRwTransport::new_client(measured, stdin).with_max_line_length(usize::MAX),
+        let waiting = Arc::new(Waiting(Mutex::new(Some(HashMap::new()))));
+        let (outbox, lines) = mpsc::unbounded_channel();
+        let closing = CancellationToken::new();
+        tokio::spawn(write(stdin, lines, closing.clone()));
+        let pipes = Pipes {
+            stdout,
+            read: BytesMut::new(),
+            searched: 0,
             child,
             exit: None,
             stderr: tokio::spawn(keep_last(stderr, Arc::clone(&watch))),
-            watch,
-        })
+            watch: Arc::clone(&watch),
+            closing: closing.clone(),
+        };
+        let reading = tokio::sync::Mutex::new(tokio::spawn(pipes.serve(Arc::clone(&waiting), outbox.clone())));
+        Ok(Self { waiting, outbox, watch, next: AtomicU64::new(0), closing, reading })
     }
 
-    pub(super) fn watch(&self) -> Arc<Watch> {
-        Arc::clone(&self.watch)
+    pub(super) async fn ask(&self, method: &str, params: Object) -> Result<Value, Unanswered> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (told, answer) = oneshot::channel();
+        let lost = || Unanswered::Lost(self.watch.end().unwrap_or_else(|| "the connection broke off".to_owned()));
+        match lock(&self.waiting.0).as_mut() {
+            Some(waiting) => waiting.insert(id, told),
+            None => return Err(lost()),
+        };
+        // Whoever goes away before the answer leaves nobody waiting, here or there.
+        let mut call = Call { process: self, id, is_open: true };
+        let (sent, is_sent) = oneshot::channel();
+        self.send(&question(id, method, params), Some(sent));
+        if is_sent.await.is_err() {
+            call.is_open = false;
+            lock(&self.waiting.0).as_mut().and_then(|waiting| waiting.remove(&id));
+            return Err(Unanswered::Unheard("it closed its input".to_owned()));
+        }
+        let answer = answer.await;
+        call.is_open = false;
+        answer.map_err(|_| lost())?.map_err(Unanswered::Refused)
+    }
+
+    pub(super) fn tell(&self, message: &Value) {
+        self.send(message, None);
+    }
+
+    fn send(&self, message: &Value, sent: Option<oneshot::Sender<()>>) {
+        let line = Line { text: format!("{message}\n"), sent, unread: Unread::count(&self.watch) };
+        // Nobody takes it any more: whoever waits for `sent` is told by its end.
+        let _ = self.outbox.send(line);
+    }
+
+    /// Ends it in order, as far as it lets us.
+    pub(super) async fn close(&self) {
+        self.closing.cancel();
+        let _ = (&mut *self.reading.lock().await).await;
+    }
+}
+
+/// A question under way.
+struct Call<'a> {
+    process: &'a Process,
+    id: u64,
+    is_open: bool,
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        let was_waiting = || lock(&self.process.waiting.0).as_mut().is_some_and(|waiting| waiting.remove(&self.id).is_some());
+        if self.is_open && was_waiting() {
+            self.process.tell(&given_up(self.id));
+        }
+    }
+}
+
+/// Puts lines into the pipe, until it is closed from either side.
+async fn write(mut stdin: ChildStdin, mut lines: mpsc::UnboundedReceiver<Line>, closing: CancellationToken) {
+    let all = async {
+        while let Some(line) = lines.recv().await {
+            stdin.write_all(line.text.as_bytes()).await?;
+            stdin.flush().await?;
+            drop(line.unread);
+            line.sent.map(|sent| sent.send(()));
+        }
+        io::Result::Ok(())
+    };
+    tokio::select! {
+        biased;
+        () = closing.cancelled() => {}
+        _ = all => {}
+    }
+}
+
+/// The child and what comes from it; ends with whoever reads.
+struct Pipes {
+    stdout: ChildStdout,
+    read: BytesMut,
+    /// Of what was read, without an end of a line.
+    searched: usize,
+    child: Child,
+    exit: Option<ExitStatus>,
+    stderr: JoinHandle<()>,
+    watch: Arc<Watch>,
+    closing: CancellationToken,
+}
+
+impl Pipes {
+    async fn serve(mut self, waiting: Arc<Waiting>, outbox: mpsc::UnboundedSender<Line>) {
+        let closing = self.closing.clone();
+        loop {
+            let line = tokio::select! {
+                biased;
+                () = closing.cancelled() => {
+                    self.shut_down().await;
+                    break;
+                }
+                line = self.line() => line,
+            };
+            let Some(line) = line else { break };
+            // What is no message is passed over: some print a greeting.
+            match serde_json::from_slice(&line).ok().and_then(Said::read) {
+                Some(Said::Answer(Some(id), answer)) => {
+                    let asked = lock(&waiting.0).as_mut().and_then(|waiting| waiting.remove(&id));
+                    // Nobody waits for what was given up.
+                    asked.map(|asked| asked.send(answer));
+                }
+                Some(Said::Question(reply)) => {
+                    let unread = Unread::count(&self.watch);
+                    let _ = outbox.send(Line { text: format!("{reply}\n"), sent: None, unread });
+                }
+                Some(Said::Answer(None, _) | Said::Notice) | None => {}
+            }
+        }
+        lock(&waiting.0).take();
+        self.closing.cancel();
+    }
+
+    /// The next line, and `None` once there is none to come.
+    async fn line(&mut self) -> Option<BytesMut> {
+        if self.watch.unread.load(Ordering::Relaxed) > MAX_UNREAD_MESSAGES {
+            self.watch.ended("it does not read what it is sent");
+            return None;
+        }
+        if self.exit.is_none() {
+            tokio::select! {
+                biased;
+                line = next_line(&mut self.stdout, &mut self.read, &mut self.searched, &self.watch) => {
+                    if line.is_none() {
+                        self.note_end().await;
+                    }
+                    return line;
+                }
+                // A process it started may hold the pipe open: the end of the pipe is not the only sign.
+                exit = self.child.wait() => self.exit = exit.ok(),
+            }
+        }
+        let line = timeout(LAST_WORDS, next_line(&mut self.stdout, &mut self.read, &mut self.searched, &self.watch)).await.ok().flatten();
+        if line.is_none() {
+            self.note_end().await;
+        }
+        line
     }
 
     async fn shut_down(&mut self) {
         if !self.watch.has_ended() {
-            let messages = &mut self.messages;
-            let child = &mut self.child;
-            let orderly = async move {
-                let _ = messages.close().await;
-                child.wait().await
-            };
-            self.exit = timeout(GRACE, orderly).await.ok().and_then(Result::ok);
+            // Its input is closed by now.
+            self.exit = timeout(GRACE, self.child.wait()).await.ok().and_then(Result::ok);
             if self.exit.is_none() {
                 self.watch.group.ask_to_end();
                 self.exit = timeout(GRACE, self.child.wait()).await.ok().and_then(Result::ok);
@@ -275,51 +430,27 @@ impl Drop for Pipes {
     }
 }
 
-impl Transport<RoleClient> for Pipes {
-    type Error = io::Error;
-
-    fn send(&mut self, item: TxJsonRpcMessage<RoleClient>) -> impl Future<Output = Result<(), io::Error>> + Send + 'static {
-        let unread = Unread::count(&self.watch);
-        let sending = self.messages.send(item);
-        async move {
-            let sent = sending.await;
-            drop(unread);
-            sent
+/// A line of standard output. Whoever stops waiting loses nothing of it.
+async fn next_line(stdout: &mut ChildStdout, read: &mut BytesMut, searched: &mut usize, watch: &Watch) -> Option<BytesMut> {
+    loop {
+        if let Some(end) = read[*searched..].iter().position(|byte| *byte == b'\n') {
+            let line = read.split_to(*searched + end + 1);
+            *searched = 0;
+            return Some(line);
         }
-    }
-
-    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
-        if self.watch.unread.load(Ordering::Relaxed) > MAX_UNREAD_MESSAGES {
-            self.watch.ended("it does not read what it is sent");
+        *searched = read.len();
+        if read.len() > super::MAX_MESSAGE_BYTES {
+            watch.ended(super::too_long());
             return None;
         }
-        if self.exit.is_none() {
-            tokio::select! {
-                biased;
-                message = self.messages.receive() => {
-                    if message.is_none() {
-                        self.note_end().await;
-                    }
-                    return message;
-                }
-                // A process it started may hold the pipe open: the end of the pipe is not the only sign.
-                exit = self.child.wait() => self.exit = exit.ok(),
-            }
+        if stdout.read_buf(read).await.ok()? == 0 {
+            return None;
         }
-        let message = timeout(LAST_WORDS, self.messages.receive()).await.ok().flatten();
-        if message.is_none() {
-            self.note_end().await;
-        }
-        message
-    }
-
-    async fn close(&mut self) -> Result<(), io::Error> {
-        self.shut_down().await;
-        Ok(())
     }
 }
 
 /// Counts a message until it is in the pipe, or given up.
+#[derive(Debug)]
 struct Unread(Arc<Watch>);
 
 impl Unread {
@@ -332,31 +463,6 @@ impl Unread {
 impl Drop for Unread {
     fn drop(&mut self) {
         self.0.unread.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Standard output, with an end to how long a line may be.
-struct Measured {
-    stdout: ChildStdout,
-    line_bytes: usize,
-    watch: Arc<Watch>,
-}
-
-impl AsyncRead for Measured {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stdout).poll_read(context, buffer))?;
-        let read = &buffer.filled()[before..];
-        self.line_bytes = match read.iter().rposition(|byte| *byte == b'\n') {
-            Some(newline) => read.len() - newline - 1,
-            None => self.line_bytes + read.len(),
-        };
-        if self.line_bytes > super::MAX_MESSAGE_BYTES {
-            let why = format!("it sent a message longer than {} MiB", super::MAX_MESSAGE_BYTES >> 20);
-            self.watch.ended(why.clone());
-            return Poll::Ready(Err(io::Error::other(why)));
-        }
-        Poll::Ready(Ok(()))
     }
 }
 

@@ -35,8 +35,7 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        // What MCP servers tell their client is theirs, not ours.
-        let logging = self.logs.start(",rmcp=warn")?;
+        let logging = self.logs.start()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let result = runtime.block_on(self.serve(&logging));
         // A run that did not end in time is not waited for: what was recorded of it is saved.

@@ -4,8 +4,8 @@ use super::terminal::{call_line, money, shortened};
 use super::{LAST, configured, session_failure, session_settings};
 use crate::failure::Failure;
 use crate::output;
+use crate::table::{Cell, Color};
 use clap::{Args, Subcommand};
-use comfy_table::{Cell, Color};
 use owo_colors::OwoColorize;
 use runguard_agent::AgentState;
 use runguard_agent::message::{Block, Message, Role, Tag};
@@ -113,12 +113,12 @@ impl WhichSessions {
                 Cell::new(money(summary.cost)),
                 Cell::new(time(summary.opened_at_ms)),
                 match &summary.problem {
-                    Some(problem) => Cell::new(output::clean(problem)).fg(Color::Red),
+                    Some(problem) => Cell::new(output::clean(problem)).color(Color::Red),
                     None => Cell::new(shortened(&summary.first_prompt, FIRST_WORDS_CHARS)),
                 },
             ]);
         }
-        output::show(table)?;
+        output::show(&table)?;
         anstream::eprintln!("Go on with one: runguard agent --resume ID [PROMPT]; read one: runguard agent sessions show ID");
         Ok(())
     }
@@ -190,7 +190,7 @@ fn state_cell(state: AgentState) -> Cell {
         AgentState::Running | AgentState::WaitingForTool | AgentState::WaitingForInput | AgentState::Cancelled => Color::Yellow,
         AgentState::TimedOut | AgentState::MaxSteps | AgentState::BudgetExceeded | AgentState::Error => Color::Red,
     };
-    Cell::new(state.code()).fg(color)
+    Cell::new(state.code()).color(color)
 }
 
 fn time(millis: i64) -> String {

@@ -201,6 +201,10 @@ fn a_topic_that_many_sessions_get_a_poor_answer_to() {
     overview.topics = vec![topic(12, 0.12)];
     let insight = only(told(&overview), "low_confidence_topic");
     assert_eq!(insight.title, "12 % of the sessions get a poor answer to \"how do I cancel\"");
+    assert!(insight.advice.contains("asked in 3 wordings, and"), "{}", insight.advice);
+    overview.topics[0].phrasings = 1;
+    let once = only(told(&overview), "low_confidence_topic");
+    assert!(once.advice.contains("asked in one wording, and"), "{}", once.advice);
     assert_eq!((insight.evidence["share"].clone(), insight.evidence["phrasings"].clone()), (json!(0.12), json!(3)));
     assert_eq!((insight.evidence["low_sessions"].clone(), insight.evidence["sessions"].clone()), (json!(12), json!(100)));
     // It is said once.
@@ -533,6 +537,7 @@ fn one_flow_or_the_setting_of_all() {
     overview.subjects = ["classify", "b", "c"].map(|name| subject(guard, name, 400, 7)).to_vec();
     let insight = only(told(&overview), "one_flow");
     assert_eq!((insight.subject.as_deref(), insight.evidence["share"].clone()), (Some("classify"), json!(0.8)));
+    assert_eq!(insight.title, "\"classify\" makes 80 % of what was blocked for \"Retries used up\"");
     silent(&told(&overview), "general_setting");
     overview.reasons[0].subjects[0].count = 15;
     silent(&told(&overview), "one_flow");

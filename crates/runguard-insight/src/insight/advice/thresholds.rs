@@ -219,7 +219,7 @@ pub(super) fn one_flow(overview: &Overview, facts: &Facts<'_>) -> Vec<Insight> {
         };
         found.push(draft.say(
             overview,
-            format!("{} makes {} of all {}", named(subject), percent(part), reason.code()),
+            format!("{} makes {} of what was blocked for \"{}\"", named(subject), percent(part), reason.label()),
             format!("The other flows of this guard do well, so the settings are right and this flow is not. Look at how it ends, and change {} itself.", named(subject)),
         ));
     }

@@ -47,12 +47,16 @@ pub(super) fn low_confidence_topic(overview: &Overview, facts: &Facts<'_>) -> Ve
             overview,
             format!("{} of the sessions get a poor answer to {}", percent(topic.low_share), named(words_of(&topic.label, &topic.topic))),
             format!(
-                "{} of {} sessions that asked the knowledge base had an answer below {GAP_CONFIDENCE} on this, {} of them no better one; it was asked in {} wordings, and the best answer had a confidence of {:.2}. Write a document on it, or improve the one there is.",
-                topic.low_sessions, overview.topic_sessions, topic.unanswered_sessions, topic.phrasings, topic.best_confidence
+                "{} of {} sessions that asked the knowledge base had an answer below {GAP_CONFIDENCE} on this, {} of them no better one; it was asked in {}, and the best answer had a confidence of {:.2}. Write a document on it, or improve the one there is.",
+                topic.low_sessions, overview.topic_sessions, topic.unanswered_sessions, wordings(topic.phrasings), topic.best_confidence
             ),
         )
     };
     overview.topics.iter().filter(|topic| is_low_in_many(topic, overview)).map(say).collect()
+}
+
+fn wordings(phrasings: u64) -> String {
+    if phrasings == 1 { "one wording".to_owned() } else { format!("{phrasings} wordings") }
 }
 
 pub(super) const GAP_QUERIES_MIN: u64 = 5;
