@@ -346,6 +346,34 @@ fn a_conversation_of_openhands_one_file_an_event_is_a_run() {
     assert_eq!(tokens, [0, 110, 210, 0, 0], "running totals come after the steps");
 }
 
+/// A logged request of one agent: its task, the calls it made so far, and the next one, which the response makes.
+fn logged(task: &str, agent: &str, turn: usize) -> String {
+    let call = |turn: usize| json!([{"type": "text", "text": "let me look"}, {"type": "tool_use", "id": format!("toolu_{agent}{turn}"), "name": "search", "input": {"page": turn}}]);
+    let mut messages = vec![json!({"role": "user", "content": task})];
+    for turn in 0..turn {
+        messages.push(json!({"role": "assistant", "content": call(turn)}));
+        let result = json!({"type": "tool_result", "tool_use_id": format!("toolu_{agent}{turn}"), "content": "no results"});
+        messages.push(json!({"role": "user", "content": [result]}));
+    }
+    let response = json!({"id": "msg", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5", "content": call(turn), "stop_reason": "tool_use", "usage": {"input_tokens": 100, "output_tokens": 10}});
+    json!({"request": {"model": "claude-sonnet-4-5", "system": "You are", "messages": messages}, "response": response}).to_string()
+}
+
+#[test]
+fn a_logged_run_whose_first_request_is_one_message_is_one() {
+    let read = |lines: &[String]| -> Vec<(usize, Vec<u64>)> {
+        let runs = read_as(lines.join("\n").as_bytes(), Format::Anthropic, "x", 64).into_iter().map(|run| run.unwrap());
+        runs.map(|run| (run.steps.len(), run.steps.iter().map(|step| step.tokens).collect())).collect()
+    };
+    let lines: Vec<String> =
+        [("a", 3), ("b", 2)].iter().flat_map(|(agent, turns)| (0..*turns).map(|turn| logged(agent, agent, turn))).collect();
+    assert_eq!(read(&lines), [(3, vec![110; 3]), (2, vec![110; 2])], "each call once");
+    // The same task, and the second asks before the first goes on: its calls are not the first one's.
+    let [first, second] = ["a", "b"].map(|agent| (0..2).map(|turn| logged("task", agent, turn)).collect::<Vec<_>>());
+    let runs = read(&[&first[0], &second[0], &first[1]].map(Clone::clone));
+    assert_eq!(runs, [(1, vec![110]), (1, vec![110]), (2, vec![0, 110])]);
+}
+
 #[test]
 fn results_of_tau_bench() {
     let runs = runs_of("tau-bench-airline.json");
