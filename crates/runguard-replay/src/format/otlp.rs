@@ -3,13 +3,15 @@
 //! A run is a conversation (`gen_ai.conversation.id`) or, where none is named, a trace. Spans of `execute_tool` are calls, those
 //! of a model's operations are turns; spans of agents only name the agent, because what they count, their children count as
 //! well. The conventions of `OpenInference` are read too, also where spans hang in each other (`child_spans`) and attributes are
-//! plain (`span_attributes`). Everything else in a trace (HTTP, databases) is no step. The spans that `RunGuard` itself sends tell of decisions: they
-//! are read as its log is, see [`super::decision_log`].
+//! plain (`span_attributes`); so are the spans of Vercel's AI SDK (`ai.operationId`) and the observations of Langfuse's SDK
+//! (`langfuse.observation.type`). Everything else in a trace (HTTP, databases) is no step, but where nothing else was found that is
+//! told. The spans that `RunGuard` itself sends tell of decisions: they are read as its log is, see [`super::decision_log`].
 
 use super::conversation::{Spent, ToolCall, nanos_of};
 use super::decision_log::{Decided, Session};
 use super::grouped::Grouped;
 use super::json::{Map, Value};
+use super::langfuse;
 use super::message::{answered, args, asked, owned, result_text};
 use super::spans::{Span, Spans, What};
 use super::{Out, Reader};
@@ -23,7 +25,15 @@ use std::collections::BTreeMap;
 pub(super) struct Otlp {
     runs: Grouped<Spans>,
     sessions: Grouped<Session>,
+    /// Spans that were read, and of them those that tell of a model, a tool, an agent or a decision.
+    read: u64,
+    understood: u64,
 }
+
+/// What is said of a file whose spans all tell of something else.
+const UNDERSTOOD: &str = "OpenTelemetry's conventions for generative AI (gen_ai.operation.name), OpenInference (openinference.span.kind), \
+                          Traceloop (traceloop.span.kind), the AI SDK (ai.operationId), Langfuse's SDK (langfuse.observation.type) and \
+                          RunGuard's own spans (runguard.guard)";
 
 type Attributes<'a> = Map<'a>;
 
@@ -71,6 +81,8 @@ enum Kind {
     Tool,
     Model,
     Agent,
+    /// Of Langfuse's SDK, by the name that its export has for it.
+    Observation(&'static str),
 }
 
 fn kind_of(attributes: &Attributes<'_>) -> Option<Kind> {
@@ -85,7 +97,22 @@ fn kind_of(attributes: &Attributes<'_>) -> Option<Kind> {
         "tool" => Some(Kind::Tool),
         "llm" => Some(Kind::Model),
         "agent" | "workflow" => Some(Kind::Agent),
-        _ => attributes.contains_key("gen_ai.tool.call.arguments").then_some(Kind::Tool),
+        _ if attributes.contains_key("gen_ai.tool.call.arguments") => Some(Kind::Tool),
+        _ => kind_of_ai_sdk(text(attributes, &["ai.operationId"])).or_else(|| {
+            let observed = text(attributes, &["langfuse.observation.type"]).to_lowercase();
+            if observed == "agent" { Some(Kind::Agent) } else { langfuse::type_of_span(&observed).map(Kind::Observation) }
+        }),
+    }
+}
+
+/// `ai.generateText` goes around its questions to a model, `ai.generateText.doGenerate`, and counts what they count.
+fn kind_of_ai_sdk(operation: &str) -> Option<Kind> {
+    if operation == "ai.toolCall" {
+        Some(Kind::Tool)
+    } else if [".doGenerate", ".doStream"].iter().any(|end| operation.ends_with(end)) {
+        Some(Kind::Model)
+    } else {
+        ["ai.generate", "ai.stream"].iter().any(|start| operation.starts_with(start)).then_some(Kind::Agent)
     }
 }
 
@@ -115,21 +142,26 @@ fn attributes_of<'a>(value: &Value<'a>) -> Attributes<'a> {
 
 fn what(kind: Kind, span: &Value<'_>, attributes: &Attributes<'_>) -> Option<What> {
     let failed = failure(span, attributes);
+    let name = member(span, "name", "span_name").and_then(Value::as_str).unwrap_or_default();
     match kind {
         Kind::Agent => None,
+        Kind::Observation(kind) => langfuse::what_of_span(kind, name, attributes, failed),
         Kind::Tool => {
-            let named = text(attributes, &["gen_ai.tool.name", "tool.name", "traceloop.entity.name"]);
-            let name = member(span, "name", "span_name").and_then(Value::as_str).unwrap_or_default();
+            let named = text(attributes, &["gen_ai.tool.name", "tool.name", "traceloop.entity.name", "ai.toolCall.name"]);
             let tool = if named.is_empty() { name.trim_start_matches("execute_tool ") } else { named };
             let first = |names: &[&str]| names.iter().find_map(|name| attributes.get(name)).cloned();
-            let given = first(&["gen_ai.tool.call.arguments", "input.value", "tool.parameters", "traceloop.entity.input"]);
+            let given =
+                first(&["gen_ai.tool.call.arguments", "input.value", "tool.parameters", "traceloop.entity.input", "ai.toolCall.args"]);
             // Without its arguments a call is like no other: nothing shall look repeated that may not be.
             let unknown = || json!({"unknown": member(span, "spanId", "span_id").map(Value::to_value)});
             let result = first(&["gen_ai.tool.call.result", "output.value", "traceloop.entity.output"]);
+            // The AI SDK writes every result as JSON, a text too.
+            let result =
+                result.or_else(|| Some(args(attributes.get("ai.toolCall.result").filter(|result| !result.is_null()).map(Some)?).into()));
             let result = result.map(|result| result_text(Some(&result)).into_owned());
             Some(What::Tool {
                 call: ToolCall {
-                    id: text(attributes, &["gen_ai.tool.call.id"]).to_owned(),
+                    id: text(attributes, &["gen_ai.tool.call.id", "ai.toolCall.id"]).to_owned(),
                     tool: tool.to_owned(),
                     args: given.map_or_else(unknown, |given| args(Some(&given))),
                 },
@@ -142,18 +174,26 @@ fn what(kind: Kind, span: &Value<'_>, attributes: &Attributes<'_>) -> Option<Wha
             let messages = |flat: &str, names: &[&str]| {
                 flattened(attributes, flat).or_else(|| names.iter().find_map(|name| attributes.get(name)).cloned()).unwrap_or_default()
             };
+            let input = ["gen_ai.input.messages", "gen_ai.prompt", "input.value", "ai.prompt.messages"];
+            let output = ["gen_ai.output.messages", "gen_ai.completion", "output.value"];
+            let said = || answer_of_ai_sdk(attributes).unwrap_or_else(|| messages("llm.output_messages.", &output));
             Some(What::Model {
-                asked: owned(asked(&messages("llm.input_messages.", &["gen_ai.input.messages", "gen_ai.prompt", "input.value"]))),
-                answered: if failed.is_some() {
-                    Vec::new()
-                } else {
-                    owned(answered(&messages("llm.output_messages.", &["gen_ai.output.messages", "gen_ai.completion", "output.value"])))
-                },
+                asked: owned(asked(&messages("llm.input_messages.", &input))),
+                answered: if failed.is_some() { Vec::new() } else { owned(answered(&said())) },
                 spent: spent(&model, attributes),
                 model,
             })
         }
     }
+}
+
+/// The AI SDK puts what was said and what was called into attributes of their own.
+fn answer_of_ai_sdk<'a>(attributes: &Attributes<'a>) -> Option<Value<'a>> {
+    let said = ["ai.response.text", "ai.response.object"].iter().find_map(|name| attributes.get(name)).cloned();
+    let calls = attributes.get("ai.response.toolCalls").map(|calls| args(Some(calls)).into());
+    let members = [("content", said), ("tool_calls", calls)].into_iter().filter_map(|(name, value)| Some((name.into(), value?)));
+    let message: Map<'a> = members.collect();
+    (message.len() > 0).then_some(Value::Object(message))
 }
 
 /// Messages as `OpenInference` writes them, a member an attribute: `llm.output_messages.0.message.tool_calls.0.tool_call.function.name`.
@@ -205,8 +245,11 @@ fn spent(model: &str, attributes: &Attributes<'_>) -> Spent {
     let count = |names: &[&str]| names.iter().find_map(|name| whole(attributes.get(name)?)).unwrap_or(0);
     let input = count(&["gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt"]);
     let output = count(&["gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion"]);
-    let cached_tokens = count(&["gen_ai.usage.cache_read.input_tokens"]).min(input);
-    let cache_write_tokens = count(&["gen_ai.usage.cache_creation.input_tokens"]).min(input - cached_tokens);
+    let cached_tokens =
+        count(&["gen_ai.usage.cache_read.input_tokens", "ai.usage.inputTokenDetails.cacheReadTokens", "ai.usage.cachedInputTokens"])
+            .min(input);
+    let cache_write_tokens =
+        count(&["gen_ai.usage.cache_creation.input_tokens", "ai.usage.inputTokenDetails.cacheWriteTokens"]).min(input - cached_tokens);
     let usage = Usage { cached_tokens, cache_write_tokens, ..Usage::new(input - cached_tokens - cache_write_tokens, output) };
     let cost = ["gen_ai.usage.cost", "operation.cost"].iter().find_map(|name| attributes.get(name)?.as_f64());
     Spent::of(model, &usage, cost)
@@ -233,15 +276,18 @@ impl Otlp {
             out.broken(line, "a span without traceId or spanId");
             return;
         }
+        self.read += 1;
         let nanos = nanos(span);
         if attributes.contains_key("runguard.guard") {
+            self.understood += 1;
             self.decision(line, &attributes, nanos, out);
             return;
         }
         let Some(kind) = kind_of(&attributes) else { return };
+        self.understood += 1;
         let conversation = text(&attributes, &["gen_ai.conversation.id", "session.id"]);
         let run = if conversation.is_empty() { trace } else { conversation };
-        let agent = text(&attributes, &["gen_ai.agent.name", "gen_ai.agent.id"]);
+        let agent = text(&attributes, &["gen_ai.agent.name", "gen_ai.agent.id", "ai.telemetry.functionId", "langfuse.trace.name"]);
         let span = what(kind, span, &attributes).map(|what| Span {
             id: id.to_owned(),
             parent: member(span, "parentSpanId", "parent_span_id").and_then(Value::as_str).unwrap_or_default().to_owned(),
@@ -307,6 +353,9 @@ impl Reader for Otlp {
     }
 
     fn end(&mut self, out: &mut Out) {
+        if self.read > 0 && self.understood == 0 {
+            out.broken(0, format!("{} spans were read and none of them was understood; understood are {UNDERSTOOD}", self.read));
+        }
         self.runs.close_all(out);
         self.sessions.close_all(out);
     }

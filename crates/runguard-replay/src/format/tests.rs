@@ -374,6 +374,139 @@ fn a_logged_run_whose_first_request_is_one_message_is_one() {
     assert_eq!(runs, [(1, vec![110]), (1, vec![110]), (2, vec![0, 110])]);
 }
 
+/// A message of one span, as exporters write them.
+fn spans_of(scope: &str, name: &str, id: &str, (began, ended): (u64, u64), attributes: &Value) -> String {
+    let typed = |value: &Value| match value {
+        Value::Number(number) => json!({"intValue": number.to_string()}),
+        other => json!({"stringValue": other}),
+    };
+    let attributes: Vec<Value> =
+        attributes.as_object().unwrap().iter().map(|(key, value)| json!({"key": key, "value": typed(value)})).collect();
+    let span = json!({"traceId": "5b8aa5a2d2c872e8321cf37308d69df2", "spanId": id, "parentSpanId": "051581bf3cb55c13", "name": name, "startTimeUnixNano": began.to_string(), "endTimeUnixNano": ended.to_string(), "attributes": attributes, "status": {}});
+    json!({"resourceSpans": [{"resource": {}, "scopeSpans": [{"scope": {"name": scope}, "spans": [span]}]}]}).to_string()
+}
+
+fn run_of_spans(spans: &[String]) -> Run {
+    let mut runs: Vec<Run> = read_as(spans.join("\n").as_bytes(), Format::Otlp, "x", 64).into_iter().map(|run| run.unwrap()).collect();
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    runs.remove(0)
+}
+
+/// What a call of `search` with that query is, and the last word.
+fn searched(results: &[(&str, &str, bool)], said: &str) -> Vec<(Kind, String, u64, Option<u64>, Option<u64>)> {
+    let call = |(query, result, failed): &(&str, &str, bool)| {
+        let args = fingerprint::of_value(&json!({"query": query})).unwrap();
+        (Kind::Call, "search".to_owned(), args, Some(result_fingerprint(result)), failed.then(|| error_fingerprint(result)))
+    };
+    let last = (Kind::Message, MESSAGE.to_owned(), result_fingerprint(said), None, None);
+    results.iter().map(call).chain([last]).collect()
+}
+
+#[test]
+fn spans_of_the_ai_sdk() {
+    let usage = json!({"gen_ai.request.model": "gpt-4o", "gen_ai.response.model": "gpt-4o-2024-08-06", "gen_ai.usage.input_tokens": 1000, "gen_ai.usage.output_tokens": 50, "ai.usage.inputTokenDetails.cacheReadTokens": 500, "ai.usage.cachedInputTokens": 500, "ai.telemetry.functionId": "helper"});
+    let with = |more: Value| {
+        let mut all = usage.clone();
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        all
+    };
+    let calls = json!([{"toolCallId": "call_0", "toolName": "search", "input": "{\"query\": \"Paris\"}"}, {"toolCallId": "call_1", "toolName": "search", "input": "{\"query\": \"Rome\"}"}]).to_string();
+    let asked = json!([
+        {"role": "user", "content": [{"type": "text", "text": "Look"}]},
+        {"role": "assistant", "content": [{"type": "tool-call", "toolCallId": "call_0", "toolName": "search", "input": {"query": "Paris"}}]},
+        {"role": "tool", "content": [
+            {"type": "tool-result", "toolCallId": "call_0", "toolName": "search", "output": {"type": "text", "value": "no results"}},
+            {"type": "tool-result", "toolCallId": "call_1", "toolName": "search", "output": {"type": "error-text", "value": "no way"}},
+        ]},
+    ])
+    .to_string();
+    let first = with(
+        json!({"ai.operationId": "ai.generateText.doGenerate", "ai.prompt.messages": "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"Look\"}]}]", "ai.response.text": "let me look", "ai.response.toolCalls": calls}),
+    );
+    let last = with(json!({"ai.operationId": "ai.streamText.doStream", "ai.prompt.messages": asked, "ai.response.text": "Nothing."}));
+    let tool = json!({"ai.operationId": "ai.toolCall", "ai.toolCall.name": "search", "ai.toolCall.id": "call_0", "ai.toolCall.args": "{\"query\":\"Paris\"}", "ai.toolCall.result": "\"no results\""});
+    let spans = [
+        spans_of("ai", "ai.toolCall", "b1", (30, 40), &tool),
+        spans_of("ai", "ai.generateText.doGenerate", "b2", (10, 20), &first),
+        spans_of("ai", "ai.streamText.doStream", "b3", (50, 60), &last),
+        spans_of(
+            "ai",
+            "ai.generateText",
+            "b4",
+            (5, 70),
+            &with(json!({"ai.operationId": "ai.generateText", "ai.response.text": "Nothing."})),
+        ),
+    ];
+    let run = run_of_spans(&spans);
+    let expected = searched(&[("Paris", "no results", false), ("Rome", "no way", true)], "Nothing.");
+    assert_eq!(done(&run), expected, "one call by its own span, one by what the model was told of it");
+    assert_eq!((run.agent.as_str(), run.task.as_str()), ("helper", "Look"));
+    assert_eq!(run.steps.iter().map(|step| step.tokens).collect::<Vec<_>>(), [1050, 0, 1050], "what goes around counts nothing");
+    // 500 tokens in, 500 from the cache and 50 out, at 2.50, 1.25 and 10 dollars a million.
+    assert!((run.steps[0].dollars - 0.002_375).abs() < 1e-9, "{}", run.steps[0].dollars);
+}
+
+#[test]
+fn spans_of_langfuses_sdk() {
+    let generation = |input: Value, output: &Value| {
+        let usage = json!({"prompt_tokens": 1000, "completion_tokens": 50, "total_tokens": 1050, "completion_tokens_details": {"reasoning_tokens": 10}, "prompt_tokens_details": {"audio_tokens": 0, "cached_tokens": 500}});
+        json!({"langfuse.observation.type": "generation", "langfuse.observation.model.name": "gpt-4o-2024-08-06", "langfuse.observation.usage_details": usage.to_string(), "langfuse.observation.input": json!({"tools": [], "messages": input}).to_string(), "langfuse.observation.output": output.to_string()})
+    };
+    let call = |id: &str, query: &str| json!({"id": id, "type": "function", "function": {"name": "search", "arguments": json!({"query": query}).to_string()}});
+    let calls = json!({"role": "assistant", "content": null, "tool_calls": [call("call_0", "Paris"), call("call_1", "Rome")]});
+    let tool = |query: &str, more: Value| {
+        let input = json!({"args": [], "kwargs": {"query": query}}).to_string();
+        let mut all = json!({"langfuse.observation.type": "tool", "langfuse.observation.input": input});
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        all
+    };
+    let asked = json!({"role": "user", "content": "Look"});
+    let spans = [
+        spans_of("langfuse-sdk", "OpenAI-generation", "b1", (10, 20), &generation(json!([asked]), &calls)),
+        // The second ran first.
+        spans_of(
+            "langfuse-sdk",
+            "search",
+            "b2",
+            (30, 40),
+            &tool("Rome", json!({"langfuse.observation.level": "ERROR", "langfuse.observation.status_message": "no way"})),
+        ),
+        spans_of("langfuse-sdk", "search", "b3", (31, 40), &tool("Paris", json!({"langfuse.observation.output": "no results"}))),
+        spans_of(
+            "langfuse-sdk",
+            "OpenAI-generation",
+            "b4",
+            (50, 60),
+            &generation(json!([asked, calls]), &json!({"role": "assistant", "content": "Nothing."})),
+        ),
+        spans_of(
+            "langfuse-sdk",
+            "agent",
+            "b5",
+            (5, 70),
+            &json!({"langfuse.observation.type": "agent", "langfuse.observation.output": "Nothing."}),
+        ),
+    ];
+    let run = run_of_spans(&spans);
+    assert_eq!(done(&run), searched(&[("Paris", "no results", false), ("Rome", "no way", true)], "Nothing."));
+    assert_eq!((run.model.as_str(), run.task.as_str()), ("gpt-4o-2024-08-06", "Look"));
+    assert_eq!(run.steps.iter().map(|step| step.tokens).collect::<Vec<_>>(), [1050, 0, 1050]);
+    assert!((run.steps[0].dollars - 0.002_375).abs() < 1e-9, "{}", run.steps[0].dollars);
+}
+
+#[test]
+fn spans_of_which_none_is_understood_are_told() {
+    let http = |id: &str| spans_of("http", "GET /", id, (1, 2), &json!({"http.request.method": "GET"}));
+    let read = read_as([http("b1"), http("b2")].join("\n").as_bytes(), Format::Otlp, "x", 64);
+    let [Err(broken)] = &read[..] else { panic!("{read:?}") };
+    assert!(broken.problem.starts_with("2 spans were read and none of them was understood"), "{broken:?}");
+    assert!(broken.problem.contains("gen_ai.operation.name") && broken.problem.contains("ai.operationId"), "{broken:?}");
+    // Among others that are, they are nobody's business.
+    let tool =
+        spans_of("a", "execute_tool search", "b3", (1, 2), &json!({"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "search"}));
+    assert_eq!(run_of_spans(&[http("b1"), tool]).steps.len(), 1);
+}
+
 #[test]
 fn results_of_tau_bench() {
     let runs = runs_of("tau-bench-airline.json");
