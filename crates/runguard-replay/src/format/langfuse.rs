@@ -122,6 +122,7 @@ impl Langfuse {
             parent: text(observation, &["parentObservationId", "parent_observation_id"]).to_owned(),
             began: at_millis.map_or(0, i128::from),
             at_millis,
+            telling: None,
             what,
         });
         let agent = text(observation, &["traceName", "trace_name"]);

@@ -158,6 +158,7 @@ impl LangSmith {
             parent: parent.to_owned(),
             began: at_millis.map_or(0, i128::from),
             at_millis,
+            telling: None,
             what,
         });
         let begin = |out: &Out| Spans::new(out.conversation(trace.to_owned(), line));

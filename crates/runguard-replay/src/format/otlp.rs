@@ -13,7 +13,7 @@ use super::grouped::Grouped;
 use super::json::{Map, Value};
 use super::langfuse;
 use super::message::{answered, args, asked, owned, result_text};
-use super::spans::{Span, Spans, What};
+use super::spans::{Span, Spans, Telling, What};
 use super::{Out, Reader};
 use runguard_core::prices::Usage;
 use runguard_core::row::Row;
@@ -72,7 +72,10 @@ fn nanos(span: &Value<'_>) -> Option<i128> {
     if let Some(at) = span.get("timestamp").and_then(Value::as_str) {
         return nanos_of(at);
     }
-    let nanos = member(span, "startTimeUnixNano", "start_time_unix_nano")?;
+    unix_nanos(member(span, "startTimeUnixNano", "start_time_unix_nano")?)
+}
+
+fn unix_nanos(nanos: &Value<'_>) -> Option<i128> {
     nanos.as_i64().map(i128::from).or_else(|| nanos.as_str()?.parse().ok()).filter(|nanos| *nanos > 0)
 }
 
@@ -245,14 +248,30 @@ fn spent(model: &str, attributes: &Attributes<'_>) -> Spent {
     let count = |names: &[&str]| names.iter().find_map(|name| whole(attributes.get(name)?)).unwrap_or(0);
     let input = count(&["gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt"]);
     let output = count(&["gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion"]);
-    let cached_tokens =
-        count(&["gen_ai.usage.cache_read.input_tokens", "ai.usage.inputTokenDetails.cacheReadTokens", "ai.usage.cachedInputTokens"])
-            .min(input);
-    let cache_write_tokens =
-        count(&["gen_ai.usage.cache_creation.input_tokens", "ai.usage.inputTokenDetails.cacheWriteTokens"]).min(input - cached_tokens);
+    let cached = ["gen_ai.usage.cache_read.input_tokens", "ai.usage.inputTokenDetails.cacheReadTokens", "ai.usage.cachedInputTokens"];
+    let written = [
+        "gen_ai.usage.cache_creation.input_tokens",
+        "gen_ai.usage.cache_write.input_tokens",
+        "ai.usage.inputTokenDetails.cacheWriteTokens",
+    ];
+    let cached_tokens = count(&cached).min(input);
+    let cache_write_tokens = count(&written).min(input - cached_tokens);
     let usage = Usage { cached_tokens, cache_write_tokens, ..Usage::new(input - cached_tokens - cache_write_tokens, output) };
     let cost = ["gen_ai.usage.cost", "operation.cost"].iter().find_map(|name| attributes.get(name)?.as_f64());
     Spent::of(model, &usage, cost)
+}
+
+fn telling(span: &Value<'_>, attributes: &Attributes<'_>, scope: &str) -> Option<Telling> {
+    let ended = unix_nanos(member(span, "endTimeUnixNano", "end_time_unix_nano")?)?;
+    let response = text(attributes, &["gen_ai.response.id"]).to_owned();
+    (!scope.is_empty()).then(|| Telling { instrumentation: scope.to_owned(), ended, response })
+}
+
+/// The program a span tells of, and the instrumentation that made it.
+#[derive(Clone, Copy, Default)]
+struct Origin<'a> {
+    service: &'a str,
+    scope: &'a str,
 }
 
 fn service_of<'a>(resource: &'a Attributes<'_>) -> &'a str {
@@ -263,13 +282,13 @@ impl Otlp {
     /// A span whose attributes are plain, and those that hang in it, in the order they stand.
     fn nested(&mut self, line: u64, span: &Value<'_>, out: &mut Out) {
         let plain = |name: &str| span.get(name).and_then(Value::as_object).cloned().unwrap_or_default();
-        self.span(line, span, plain("span_attributes"), service_of(&plain("resource_attributes")), out);
+        self.span(line, span, plain("span_attributes"), Origin { service: service_of(&plain("resource_attributes")), scope: "" }, out);
         for child in list(span, "child_spans") {
             self.nested(line, child, out);
         }
     }
 
-    fn span(&mut self, line: u64, span: &Value<'_>, attributes: Attributes<'_>, service: &str, out: &mut Out) {
+    fn span(&mut self, line: u64, span: &Value<'_>, attributes: Attributes<'_>, origin: Origin<'_>, out: &mut Out) {
         let id = member(span, "spanId", "span_id").and_then(Value::as_str).unwrap_or_default();
         let trace = member(span, "traceId", "trace_id").and_then(Value::as_str).unwrap_or_default();
         if id.is_empty() || trace.is_empty() {
@@ -293,6 +312,7 @@ impl Otlp {
             parent: member(span, "parentSpanId", "parent_span_id").and_then(Value::as_str).unwrap_or_default().to_owned(),
             began: nanos.unwrap_or(0),
             at_millis: nanos.and_then(|nanos| i64::try_from(nanos / 1_000_000).ok()),
+            telling: telling(span, &attributes, origin.scope),
             what,
         });
         let begin = |out: &Out| Spans::new(out.conversation(run.to_owned(), line));
@@ -301,7 +321,7 @@ impl Otlp {
             if !agent.is_empty() {
                 agent.clone_into(known);
             } else if known.is_empty() {
-                service.clone_into(known);
+                origin.service.clone_into(known);
             }
             run.spans.extend(span);
         });
@@ -336,7 +356,7 @@ impl Reader for Otlp {
             } else if record.get("span_attributes").is_some() {
                 self.nested(line, &record, out);
             } else if member(&record, "traceId", "trace_id").is_some() {
-                self.span(line, &record, attributes_of(&record), "", out);
+                self.span(line, &record, attributes_of(&record), Origin::default(), out);
             } else if !["resourceMetrics", "resourceLogs"].iter().any(|name| record.get(name).is_some()) {
                 out.broken(line, "neither a message of spans (resourceSpans) nor a span");
             }
@@ -346,8 +366,12 @@ impl Reader for Otlp {
             let about = resource.get("resource").map(attributes_of).unwrap_or_default();
             let service = service_of(&about);
             let scopes = ["scopeSpans", "scope_spans", "instrumentationLibrarySpans"];
-            for span in scopes.iter().flat_map(|name| list(resource, name)).flat_map(|scope| list(scope, "spans")) {
-                self.span(line, span, attributes_of(span), service, out);
+            for of_scope in scopes.iter().flat_map(|name| list(resource, name)) {
+                let about = member(of_scope, "scope", "instrumentationLibrary");
+                let scope = about.and_then(|about| about.get("name")?.as_str()).unwrap_or_default();
+                for span in list(of_scope, "spans") {
+                    self.span(line, span, attributes_of(span), Origin { service, scope }, out);
+                }
             }
         }
     }

@@ -495,6 +495,51 @@ fn spans_of_langfuses_sdk() {
 }
 
 #[test]
+fn spans_of_one_question_by_two_instrumentations_are_paid_once() {
+    let (sdk, other) = ("com.anthropic.sdk.python", "opentelemetry.instrumentation.anthropic");
+    let usage = |response: &str, written: &str, more: Value| {
+        let mut all = json!({"gen_ai.operation.name": "chat", "gen_ai.request.model": "claude-sonnet-4-5", "gen_ai.usage.input_tokens": 1500, "gen_ai.usage.output_tokens": 50, "gen_ai.usage.cache_read.input_tokens": 300, written: 200});
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        if !response.is_empty() {
+            all["gen_ai.response.id"] = json!(response);
+        }
+        all
+    };
+    let by_sdk = |id: &str, times, response: &str| {
+        spans_of(sdk, "anthropic.messages.create", id, times, &usage(response, "gen_ai.usage.cache_write.input_tokens", json!({})))
+    };
+    let by_other = |id: &str, times, response: &str, query: &str| {
+        let call = json!({"type": "tool_call", "id": format!("toolu_{query}"), "name": "search", "arguments": {"query": query}});
+        let said =
+            json!([{"role": "assistant", "parts": [{"type": "text", "content": "let me look"}, call], "finish_reason": "tool_call"}]);
+        let more = json!({"gen_ai.output.messages": said.to_string()});
+        spans_of(other, "anthropic.chat", id, times, &usage(response, "gen_ai.usage.cache_creation.input_tokens", more))
+    };
+    let spent = |spans: &[String]| -> Vec<u64> { run_of_spans(spans).steps.iter().map(|step| step.tokens).collect() };
+    // 1000 tokens in, 300 from the cache, 200 into it and 50 out, at 3, 0.30, 3.75 and 15 dollars a million; told by either alone, or by both.
+    for spans in [
+        vec![by_other("b1", (10, 40), "msg_1", "a")],
+        vec![by_sdk("b2", (20, 30), "msg_1"), by_other("b1", (10, 40), "msg_1", "a")],
+        vec![by_sdk("b2", (10, 40), ""), by_other("b1", (20, 30), "msg_1", "a")],
+    ] {
+        let run = run_of_spans(&spans);
+        assert_eq!(run.steps.iter().map(|step| step.tokens).collect::<Vec<_>>(), [1550]);
+        assert!((run.steps[0].dollars - 0.004_59).abs() < 1e-9, "{}", run.steps[0].dollars);
+    }
+    let tool = json!({"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "search", "gen_ai.tool.call.arguments": "{}"});
+    let run = run_of_spans(&[by_sdk("b2", (20, 30), "msg_1"), spans_of("a", "execute_tool search", "b3", (50, 60), &tool)]);
+    assert!((run.steps[0].dollars - 0.004_59).abs() < 1e-9, "what is written to the cache, in the SDK's words: {}", run.steps[0].dollars);
+    // Two at once that cost the same are two, whoever tells of them.
+    let two =
+        [by_other("b1", (10, 40), "", "a"), by_other("b2", (11, 41), "", "b"), by_sdk("b3", (20, 30), ""), by_sdk("b4", (21, 31), "")];
+    assert_eq!(spent(&two), [1550, 1550]);
+    assert_eq!(spent(&two[..2]), [1550, 1550]);
+    // One after the other, or with another answer: not the same.
+    assert_eq!(spent(&[by_sdk("b1", (1, 9), "msg_1"), by_other("b2", (10, 40), "msg_1", "a")]), [3100]);
+    assert_eq!(spent(&[by_sdk("b1", (11, 19), "msg_1"), by_other("b2", (10, 40), "msg_2", "a")]), [3100]);
+}
+
+#[test]
 fn spans_of_which_none_is_understood_are_told() {
     let http = |id: &str| spans_of("http", "GET /", id, (1, 2), &json!({"http.request.method": "GET"}));
     let read = read_as([http("b1"), http("b2")].join("\n").as_bytes(), Format::Otlp, "x", 64);
