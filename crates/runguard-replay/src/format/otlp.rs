@@ -248,10 +248,16 @@ fn spent(model: &str, attributes: &Attributes<'_>) -> Spent {
     let count = |names: &[&str]| names.iter().find_map(|name| whole(attributes.get(name)?)).unwrap_or(0);
     let input = count(&["gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt"]);
     let output = count(&["gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion"]);
-    let cached = ["gen_ai.usage.cache_read.input_tokens", "ai.usage.inputTokenDetails.cacheReadTokens", "ai.usage.cachedInputTokens"];
+    let cached = [
+        "gen_ai.usage.cache_read.input_tokens",
+        "llm.token_count.prompt_details.cache_read",
+        "ai.usage.inputTokenDetails.cacheReadTokens",
+        "ai.usage.cachedInputTokens",
+    ];
     let written = [
         "gen_ai.usage.cache_creation.input_tokens",
         "gen_ai.usage.cache_write.input_tokens",
+        "llm.token_count.prompt_details.cache_write",
         "ai.usage.inputTokenDetails.cacheWriteTokens",
     ];
     let cached_tokens = count(&cached).min(input);

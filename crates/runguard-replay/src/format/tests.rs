@@ -539,6 +539,24 @@ fn spans_of_one_question_by_two_instrumentations_are_paid_once() {
     assert_eq!(spent(&[by_sdk("b1", (11, 19), "msg_1"), by_other("b2", (10, 40), "msg_2", "a")]), [3100]);
 }
 
+/// A model's span as `OpenInference` writes it: what it was paid for, and the messages it answered with.
+fn openinference(messages: &Value) -> Value {
+    let mut all = json!({"openinference.span.kind": "LLM", "llm.model_name": "claude-sonnet-4-5", "llm.token_count.prompt": 1500, "llm.token_count.completion": 50, "llm.token_count.prompt_details.cache_read": 300, "llm.token_count.prompt_details.cache_write": 200});
+    for (name, value) in messages.as_object().unwrap() {
+        all[format!("llm.output_messages.{name}")] = value.clone();
+    }
+    all
+}
+
+#[test]
+fn spans_of_openinference_tell_of_caches() {
+    let said = json!({"0.message.role": "assistant", "0.message.content": "Nothing."});
+    let run = run_of_spans(&[spans_of("openinference.instrumentation.anthropic", "Messages", "b1", (10, 40), &openinference(&said))]);
+    assert_eq!(run.steps[0].tokens, 1550);
+    // 1000 tokens in, 300 from the cache, 200 into it and 50 out, at 3, 0.30, 3.75 and 15 dollars a million.
+    assert!((run.steps[0].dollars - 0.004_59).abs() < 1e-9, "{}", run.steps[0].dollars);
+}
+
 #[test]
 fn spans_of_which_none_is_understood_are_told() {
     let http = |id: &str| spans_of("http", "GET /", id, (1, 2), &json!({"http.request.method": "GET"}));
