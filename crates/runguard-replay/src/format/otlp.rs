@@ -230,7 +230,14 @@ fn flattened<'a>(attributes: &Attributes<'a>, prefix: &str) -> Option<Value<'a>>
         );
         Value::Object(whole)
     };
-    (!messages.is_empty()).then(|| Value::Array(messages.into_values().map(whole).collect()))
+    let mut told: Vec<Flat<'a>> = Vec::with_capacity(messages.len());
+    for message in messages.into_values() {
+        match told.last_mut() {
+            Some(last) if last.goes_on_with(&message) => last.calls = message.calls,
+            _ => told.push(message),
+        }
+    }
+    (!told.is_empty()).then(|| Value::Array(told.into_iter().map(whole).collect()))
 }
 
 type Members<'a> = Vec<(Cow<'a, str>, Value<'a>)>;
@@ -240,6 +247,19 @@ struct Flat<'a> {
     plain: Members<'a>,
     texts: Vec<Cow<'a, str>>,
     calls: BTreeMap<usize, Members<'a>>,
+}
+
+impl Flat<'_> {
+    fn plain(&self, name: &str) -> &str {
+        self.plain.iter().find(|(known, _)| known == name).and_then(|(_, value)| value.as_str()).unwrap_or_default()
+    }
+
+    /// The words of a turn and its calls are items of a response, and each may be told as a message. Words and again words are
+    /// two choices.
+    fn goes_on_with(&self, next: &Self) -> bool {
+        let is_wordless = next.texts.is_empty() && next.plain("content").is_empty();
+        self.calls.is_empty() && !next.calls.is_empty() && is_wordless && self.plain("role") == next.plain("role")
+    }
 }
 
 /// The conventions count cached tokens as part of the input.

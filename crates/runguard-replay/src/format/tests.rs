@@ -558,6 +558,34 @@ fn spans_of_openinference_tell_of_caches() {
 }
 
 #[test]
+fn spans_of_openinference_whose_words_and_calls_are_messages_are_one_turn() {
+    let words = json!({
+        "0.message.role": "assistant",
+        "0.message.contents.0.message_content.type": "text",
+        "0.message.contents.0.message_content.text": "let me look",
+        "0.message.content": "let me look",
+    });
+    let call = json!({
+        "1.message.role": "assistant",
+        "1.message.tool_calls.0.tool_call.id": "call_1",
+        "1.message.tool_calls.0.tool_call.function.name": "search",
+        "1.message.tool_calls.0.tool_call.function.arguments": "{\"query\": \"same thing\"}",
+    });
+    let tools_of = |second: &Value| -> Vec<String> {
+        let mut messages = words.clone();
+        messages.as_object_mut().unwrap().extend(second.as_object().unwrap().clone());
+        let tool = json!({"openinference.span.kind": "TOOL", "tool.name": "search", "input.value": "{\"query\": \"same thing\"}", "output.value": "no results"});
+        let scope = "openinference.instrumentation.openai_agents";
+        let spans =
+            [spans_of(scope, "response", "b1", (10, 20), &openinference(&messages)), spans_of(scope, "search", "b2", (30, 40), &tool)];
+        run_of_spans(&spans).steps.iter().map(|step| step.tool.to_string()).collect()
+    };
+    assert_eq!(tools_of(&call), ["search"]);
+    let other_choice = json!({"1.message.role": "assistant", "1.message.content": "or let me not"});
+    assert_eq!(tools_of(&other_choice), [MESSAGE, "search"], "of two choices the first");
+}
+
+#[test]
 fn spans_of_which_none_is_understood_are_told() {
     let http = |id: &str| spans_of("http", "GET /", id, (1, 2), &json!({"http.request.method": "GET"}));
     let read = read_as([http("b1"), http("b2")].join("\n").as_bytes(), Format::Otlp, "x", 64);
