@@ -599,6 +599,39 @@ fn spans_of_which_none_is_understood_are_told() {
 }
 
 #[test]
+fn batches_as_langsmiths_sdk_sends_them() {
+    let text = String::from_utf8(bytes_of("langsmith.jsonl")).unwrap();
+    let mut runs: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    runs.sort_by_key(|run| run["start_time"].as_str().unwrap().to_owned());
+    // Every second one ends within the batch that tells of its beginning; of the others a later one tells what came of them.
+    let (mut lines, mut patches) = (Vec::new(), Vec::new());
+    for (index, run) in runs.iter().enumerate() {
+        let (mut post, mut patch) = (run.clone(), json!({}));
+        for name in ["end_time", "outputs", "error", "status", "prompt_tokens", "completion_tokens", "total_tokens", "total_cost"] {
+            if index % 2 == 0
+                && let Some(value) = post.as_object_mut().unwrap().remove(name)
+            {
+                patch[name] = value;
+            }
+        }
+        patch["id"] = run["id"].clone();
+        patch["trace_id"] = run["trace_id"].clone();
+        lines.push(json!({"post": [post], "patch": std::mem::take(&mut patches)}).to_string());
+        patches.extend((index % 2 == 0).then_some(patch));
+    }
+    let unfinished = lines.join("\n");
+    lines.push(json!({"patch": patches}).to_string());
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(lines.join("\n").as_bytes()).unwrap();
+    assert_eq!(guess(file.path()).unwrap(), Format::LangSmith);
+    let whole = |run: Run| Run { place: run_of("langsmith.jsonl").place, ..run };
+    let read: Vec<Run> = open(file.path(), None, Detail::Fingerprints).unwrap().map(|run| whole(run.unwrap())).collect();
+    assert_eq!(read, [run_of("langsmith.jsonl")]);
+    let read = read_as(unfinished.as_bytes(), Format::LangSmith, "x", 64);
+    assert!(read.len() == 1 && read[0].as_ref().unwrap().steps.len() >= 3, "of what did not end, its beginning: {read:?}");
+}
+
+#[test]
 fn results_of_tau_bench() {
     let runs = runs_of("tau-bench-airline.json");
     let known: Vec<(&str, &str, Option<bool>, &str)> =
