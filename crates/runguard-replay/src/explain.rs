@@ -241,7 +241,12 @@ impl Explained {
     pub fn verdict(&self) -> String {
         let Some(stopped) = self.stopped_after else {
             let told = self.steps.iter().filter(|step| step.rung >= Rung::Steer).count();
+            let all = self.steps.len();
+            let failed = self.steps.iter().filter(|step| step.failed).count();
+            let known = self.steps.iter().filter(|step| step.news == News::Known).count();
             return match told {
+                0 if failed > 0 => format!("Nothing fires: {failed} of {all} steps failed, and no threshold is reached."),
+                0 if known > 0 => format!("Nothing fires: {known} of {all} steps brought nothing new, and no threshold is reached."),
                 0 => "Nothing fires: the run makes progress all the way.".to_owned(),
                 1 => "The run is not stopped; the model is told once.".to_owned(),
                 told => format!("The run is not stopped; the model is told {told} times."),
@@ -376,7 +381,7 @@ mod tests {
     use crate::labels::Labels;
     use crate::packed::tests::{any_run, pack};
     use crate::replay::{Ask, replay};
-    use crate::rules::tests::{call, run};
+    use crate::rules::tests::{call, failed, run};
     use crate::rules::{Caps, Presets, Watched};
     use crate::trace::{ReadAt, Step};
     use proptest::prelude::*;
@@ -415,6 +420,15 @@ mod tests {
         let good = Run { success: Some(true), ..run("s", vec![call(1, 1); 6]) };
         let good = explain(&good, &guards(Preset::Coding, &[Watched::Stall]));
         assert!(good.verdict().contains("a false stop that loses 2 of 6 steps"), "{}", good.verdict());
+    }
+
+    #[test]
+    fn what_fires_at_nothing_is_called_progress_only_where_it_is() {
+        let verdict = |steps| explained(steps).verdict();
+        assert_eq!(verdict(vec![call(1, 1), call(2, 2)]), "Nothing fires: the run makes progress all the way.");
+        assert_eq!(verdict(vec![failed(1, 1)]), "Nothing fires: 1 of 1 steps failed, and no threshold is reached.");
+        let repeated = "Nothing fires: 1 of 2 steps brought nothing new, and no threshold is reached.";
+        assert_eq!(verdict(vec![call(1, 1); 2]), repeated);
     }
 
     /// What `explain` says of each run, added up as `replay` adds it.

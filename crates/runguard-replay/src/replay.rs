@@ -273,7 +273,7 @@ pub struct NudgeFigures {
 pub struct Nudged {
     pub runs: u64,
     pub steps: u64,
-    /// Of the runs, those that got out: nothing of the kind ended them afterwards, though no recorded run has heard the nudge.
+    /// Of the runs, those that got out: nothing ended them afterwards, whichever rule it is, though no recorded run has heard the nudge.
     pub recovered: u64,
 }
 
@@ -396,8 +396,8 @@ impl Sums {
             self.most_after.add(run, at, cause.code(), &outcome, order);
         }
         for (sums, steps) in self.nudges.iter_mut().zip(found.nudges).filter(|(_, steps)| *steps > 0) {
-            let ended = matches!(found.ended, Some((_, Cause::Stall(_))));
-            sums[End::of(run) as usize].add(Nudged { runs: 1, steps: u64::from(steps), recovered: u64::from(!ended) });
+            let got_out = found.ended.is_none();
+            sums[End::of(run) as usize].add(Nudged { runs: 1, steps: u64::from(steps), recovered: u64::from(got_out) });
         }
     }
 

@@ -7,7 +7,7 @@
 use super::conversation::{Spent, ToolCall, millis_of};
 use super::grouped::Grouped;
 use super::json::{Map, Value};
-use super::message::{answered, args, asked, owned, result_text, text};
+use super::message::{self, answered, args, asked, owned, result_text, text};
 use super::spans::{Span, Spans, What};
 use super::{Out, Reader};
 use runguard_core::prices::Usage;
@@ -27,14 +27,20 @@ fn number(value: &Value<'_>) -> Option<f64> {
 
 /// Details are counts by name; what belongs to the input or the output begins so.
 fn usage(observation: &Map<'_>) -> Usage {
-    let details = either(observation, &["usageDetails", "usage_details", "usage"]).and_then(Value::as_object);
-    let Some(details) = details else { return Usage::default() };
+    let report = either(observation, &["usageDetails", "usage_details", "usage"]);
+    let Some(details) = report.and_then(Value::as_object) else { return Usage::default() };
     let count = |names: &[&str]| names.iter().find_map(|name| details.get(name)?.as_u64());
     let sum = |beginning: &str| -> u64 {
         let part = |(name, count): (&str, &Value<'_>)| if name.starts_with(beginning) { count.as_u64() } else { None };
         details.iter().filter_map(part).fold(0, u64::saturating_add)
     };
     let (input, output) = (sum("input"), sum("output"));
+    // The SDK sends what the provider reported, in the provider's words.
+    if details.contains_key("prompt_tokens_details")
+        && let Some(usage) = report.and_then(message::usage)
+    {
+        return usage;
+    }
     let input = if input > 0 { input } else { count(&["promptTokens", "prompt_tokens"]).unwrap_or(0) };
     let output = if output > 0 { output } else { count(&["completionTokens", "completion_tokens"]).unwrap_or(0) };
     let total = count(&["total", "totalTokens", "total_tokens"]).unwrap_or(0);
@@ -52,7 +58,7 @@ fn what(kind: &str, observation: &Map<'_>) -> Option<What> {
             let message = || text(observation, &["statusMessage", "status_message"]).to_owned();
             let given = output.filter(|output| !output.is_null());
             Some(What::Tool {
-                call: ToolCall { id: String::new(), tool: text(observation, &["name"]).to_owned(), args: args(input) },
+                call: ToolCall { id: String::new(), tool: text(observation, &["name"]).to_owned(), args: given_by_name(args(input)) },
                 result: given.map(|output| result_text(Some(output)).into_owned()).or_else(|| failed.then(message)),
                 failed: Some(failed),
             })
@@ -72,6 +78,35 @@ fn what(kind: &str, observation: &Map<'_>) -> Option<What> {
     }
 }
 
+/// The decorator of the Python SDK writes what a function was given in order, and by name.
+fn given_by_name(mut given: serde_json::Value) -> serde_json::Value {
+    let is_so = given.as_object().is_some_and(|given| given.len() == 2) && given["args"].as_array().is_some_and(Vec::is_empty);
+    if is_so && given["kwargs"].is_object() { given["kwargs"].take() } else { given }
+}
+
+/// What an export calls the type of an observation that makes a step, which the SDK sends in small letters.
+pub(super) fn type_of_span(kind: &str) -> Option<&'static str> {
+    ["TOOL", "RETRIEVER", "GENERATION"].into_iter().find(|known| known.eq_ignore_ascii_case(kind))
+}
+
+/// An observation as the SDK sends it over OTLP: in the attributes of a span, values as texts of them.
+pub(super) fn what_of_span(kind: &str, name: &str, attributes: &Map<'_>, failed: Option<String>) -> Option<What> {
+    let told = |name: &str| attributes.get(&format!("langfuse.observation.{name}")).cloned();
+    let value = |name: &str| told(name).map(|value| args(Some(&value)).into());
+    let level = if failed.is_some() { Some("ERROR".to_owned().into()) } else { told("level") };
+    let members = [
+        ("name", Some(name.to_owned().into())),
+        ("input", told("input")),
+        ("output", told("output")),
+        ("model", told("model.name")),
+        ("usageDetails", value("usage_details")),
+        ("costDetails", value("cost_details")),
+        ("level", level),
+        ("statusMessage", told("status_message").or_else(|| failed.map(Value::from))),
+    ];
+    what(kind, &members.into_iter().filter_map(|(name, value)| Some((name.into(), value?))).collect())
+}
+
 impl Langfuse {
     fn observation(&mut self, line: u64, trace: &str, observation: &Map<'_>, out: &mut Out) {
         let own = text(observation, &["traceId", "trace_id"]);
@@ -87,6 +122,7 @@ impl Langfuse {
             parent: text(observation, &["parentObservationId", "parent_observation_id"]).to_owned(),
             began: at_millis.map_or(0, i128::from),
             at_millis,
+            telling: None,
             what,
         });
         let agent = text(observation, &["traceName", "trace_name"]);

@@ -1,19 +1,23 @@
-//! `LangSmith` exports: runs as the SDK lists them (`list_runs`, bulk exports), one a line, in a list, or nested.
+//! `LangSmith` exports: runs as the SDK lists them (`list_runs`, bulk exports), one a line, in a list, or nested; and batches as the
+//! SDK sends them (`post`, `patch`), where a run that goes on is told when it begins and again when it ends.
 //!
 //! What `LangSmith` calls a run is a span here, and what it calls a trace is a run. Tools and retrievers are calls, `llm` runs are
 //! turns, chains only name the agent.
 
 use super::conversation::{Spent, ToolCall, args_of_text, millis_of};
-use super::grouped::Grouped;
+use super::grouped::{Grouped, MOST_HELD};
 use super::json::{Map, Value};
 use super::message::{answered, args, asked, owned, result_text, text};
 use super::spans::{Span, Spans, What};
 use super::{Out, Reader};
 use runguard_core::prices::Usage;
+use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
 pub(super) struct LangSmith {
     runs: Grouped<Spans>,
+    /// Steps of batches that have begun and whose end was not told yet, by id, with the line of their beginning.
+    begun: BTreeMap<String, (u64, Value<'static>)>,
 }
 
 /// A number, or the text of one: money is a decimal, which JSON writes as text.
@@ -137,7 +141,34 @@ fn model(run: &Map<'_>) -> What {
     }
 }
 
+fn is_step(run: &Map<'_>) -> bool {
+    matches!(text(run, &["run_type"]), "tool" | "retriever" | "llm")
+}
+
 impl LangSmith {
+    fn posted(&mut self, line: u64, run: &Map<'_>, out: &mut Out) {
+        let goes_on = run.get("end_time").is_none_or(Value::is_null);
+        if goes_on && is_step(run) && self.begun.len() < MOST_HELD {
+            self.begun.insert(text(run, &["id"]).to_owned(), (line, serde_json::Value::Object(run.to_value()).into()));
+        } else {
+            self.run(line, run, out);
+        }
+    }
+
+    /// What a patch leaves out is as it was posted. One without a type is of a run that is no step.
+    fn patched(&mut self, line: u64, patch: &Map<'_>, out: &mut Out) {
+        let Some((line, Value::Object(mut run))) = self.begun.remove(text(patch, &["id"])) else {
+            if patch.contains_key("run_type") {
+                self.run(line, patch, out);
+            }
+            return;
+        };
+        for (name, value) in patch.iter().filter(|(_, value)| !value.is_null()) {
+            run.insert(name.to_owned(), value.to_value().into());
+        }
+        self.run(line, &run, out);
+    }
+
     fn run(&mut self, line: u64, run: &Map<'_>, out: &mut Out) {
         let own = text(run, &["id"]);
         let trace = text(run, &["trace_id", "id"]);
@@ -147,9 +178,8 @@ impl LangSmith {
             return;
         }
         let what = match kind {
-            "tool" | "retriever" => Some(tool(run)),
             "llm" => Some(model(run)),
-            _ => None,
+            _ => is_step(run).then(|| tool(run)),
         };
         let at_millis = run.get("start_time").and_then(|at| at.as_i64().or_else(|| millis_of(at.as_str()?)));
         let parent = text(run, &["parent_run_id"]);
@@ -158,6 +188,7 @@ impl LangSmith {
             parent: parent.to_owned(),
             began: at_millis.map_or(0, i128::from),
             at_millis,
+            telling: None,
             what,
         });
         let begin = |out: &Out| Spans::new(out.conversation(trace.to_owned(), line));
@@ -181,6 +212,13 @@ impl LangSmith {
 
 impl Reader for LangSmith {
     fn record(&mut self, line: u64, record: Value<'_>, out: &mut Out) {
+        let of_batch = |name: &str| record.get(name).and_then(Value::as_array);
+        if record.get("run_type").is_none() && (of_batch("post").is_some() || of_batch("patch").is_some()) {
+            let runs = |name: &str| of_batch(name).into_iter().flatten().filter_map(Value::as_object);
+            runs("post").for_each(|run| self.posted(line, run, out));
+            runs("patch").for_each(|run| self.patched(line, run, out));
+            return;
+        }
         match (record.get("runs").and_then(Value::as_array), record.as_object()) {
             (Some(runs), _) => runs.iter().filter_map(Value::as_object).for_each(|run| self.run(line, run, out)),
             (None, Some(run)) => self.run(line, run, out),
@@ -189,6 +227,9 @@ impl Reader for LangSmith {
     }
 
     fn end(&mut self, out: &mut Out) {
+        for (line, run) in std::mem::take(&mut self.begun).into_values() {
+            run.as_object().into_iter().for_each(|run| self.run(line, run, out));
+        }
         self.runs.close_all(out);
     }
 }

@@ -175,11 +175,17 @@ impl<'a> Message<'a> {
                 tool: text_of(object, &["name", "toolName"]),
                 args: args(first(object, &["input", "arguments", "args"])),
             }),
-            "tool_call_response" | "tool-result" => self.answers.push(ToolResult {
-                id: text_of(object, &["id", "toolCallId"]),
-                text: result_text(first(object, &["response", "result", "output"])),
-                failed: object.get("is_error").or(object.get("isError")).and_then(Value::as_bool),
-            }),
+            "tool_call_response" | "tool-result" => {
+                let output = first(object, &["response", "result", "output"]);
+                // The AI SDK says beside the value of which kind it is: `text`, `json`, `error-text`.
+                let typed = output.and_then(Value::as_object).filter(|output| output.contains_key("type") && output.contains_key("value"));
+                let failed = object.get("is_error").or(object.get("isError")).and_then(Value::as_bool);
+                self.answers.push(ToolResult {
+                    id: text_of(object, &["id", "toolCallId"]),
+                    text: result_text(typed.and_then(|typed| typed.get("value")).or(output)),
+                    failed: failed.or_else(|| typed.map(|typed| text(typed, &["type"]).starts_with("error"))),
+                });
+            }
             _ if kind == "tool_result" || kind.ends_with("_tool_result") => self.answers.push(ToolResult {
                 id: text_of(object, &["tool_use_id"]),
                 text: result_text(object.get("content")),
@@ -313,15 +319,15 @@ fn has_blocks(object: &Map<'_>) -> bool {
     })
 }
 
-/// `OpenAI`'s, and `LangChain`'s, whose arguments are a value.
+/// `OpenAI`'s, the AI SDK's, and `LangChain`'s, whose arguments are a value.
 fn tool_call(call: &Value<'_>) -> Option<ToolCall> {
     let call = call.as_object()?;
     let body = first(call, &["function", "custom"]).and_then(Value::as_object).unwrap_or(call);
-    let tool = text_of(body, &["name"]);
+    let tool = text_of(body, &["name", "toolName"]);
     if tool.is_empty() {
         return None;
     }
-    Some(ToolCall { id: text_of(call, &["id"]), tool, args: args(first(body, &["arguments", "args", "input"])) })
+    Some(ToolCall { id: text_of(call, &["id", "toolCallId"]), tool, args: args(first(body, &["arguments", "args", "input"])) })
 }
 
 /// A report of tokens, whoever made it: the names tell.

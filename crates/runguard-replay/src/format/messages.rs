@@ -20,8 +20,21 @@ struct Open {
     heard: Vec<u64>,
     /// Bare messages: the end of the list, or of the file, ends the run.
     is_list: bool,
-    /// Whether the answer to the last request was heard from its response: the next request says it again.
-    responded: bool,
+    /// The answer to the last request, where it was heard from its response: the next request says it again.
+    responded: Option<Responded>,
+}
+
+/// What a response called, by id.
+#[derive(Debug)]
+struct Responded(Vec<String>);
+
+impl Responded {
+    /// Whether these messages may follow it: they do not when they tell of other calls. So runs with one task, side by side in a
+    /// log, are not taken for one another.
+    fn may_precede(&self, messages: &[Value<'_>]) -> bool {
+        let said = || messages.iter().filter_map(Message::read).filter(|message| message.role == Role::Assistant);
+        self.0.is_empty() || said().flat_map(|message| message.calls).any(|call| self.0.contains(&call.id))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -45,7 +58,7 @@ impl Messages {
             ear: Ear::default(),
             heard: Vec::new(),
             is_list,
-            responded: false,
+            responded: None,
         })
     }
 
@@ -62,7 +75,9 @@ impl Messages {
     fn whole(&mut self, line: u64, object: &Map<'_>, messages: &[Value<'_>], response: Option<&Value<'_>>, out: &mut Out) {
         let prints: Vec<u64> = messages.iter().map(|message| xxh3_64(identity(message).as_bytes())).collect();
         let goes_on = self.open.as_ref().is_some_and(|open| {
-            !open.is_list && open.heard.len() > 1 && prints.len() > open.heard.len() && prints.starts_with(&open.heard)
+            let heard = open.heard.len();
+            let follows = || open.responded.as_ref().is_none_or(|responded| responded.may_precede(&messages[heard..]));
+            !open.is_list && heard > 0 && prints.len() > heard && prints.starts_with(&open.heard) && follows()
         });
         if !goes_on {
             let id = ["id", "run_id", "conversation_id", "session_id", "trace_id", "instance_id", "task_id"]
@@ -77,17 +92,19 @@ impl Messages {
         let (mut strays, mut unknown) = (0, 0);
         for message in messages.iter().skip(heard.len()) {
             match Message::read(message) {
-                Some(message) if message.role == Role::Assistant && std::mem::take(responded) => {}
+                Some(message) if message.role == Role::Assistant && responded.take().is_some() => {}
                 Some(message) => strays += ear.hear(conversation, message),
                 None => unknown += 1,
             }
         }
         *heard = prints;
-        *responded = response.is_some();
-        if let Some(response) = response {
+        *responded = response.map(|response| {
             ear.flush(conversation);
-            hear_response(conversation, response, answered(response));
-        }
+            let said = answered(response);
+            let ids = said.iter().flat_map(|message| &message.calls).map(|call| call.id.clone()).filter(|id| !id.is_empty()).collect();
+            hear_response(conversation, response, said);
+            Responded(ids)
+        });
         out.strays(line, strays);
         if unknown > 0 {
             out.broken(line, format!("{unknown} of its messages are in no shape that is known"));

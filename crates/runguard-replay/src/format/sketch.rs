@@ -144,7 +144,7 @@ pub(super) fn format_of(record: &Value) -> Option<Guess> {
         return surely(Format::TauBench);
     }
     let run_of_langsmith = |value: &Value| value.get("run_type").is_some();
-    if has(&["run_type"]) || list("runs").is_some_and(|runs| runs.iter().any(run_of_langsmith)) {
+    if has(&["run_type"]) || ["runs", "post", "patch"].iter().any(|name| list(name).is_some_and(|runs| runs.iter().any(run_of_langsmith))) {
         return surely(Format::LangSmith);
     }
     if is_observation(record) || ["observations", "data"].iter().any(|name| list(name).is_some_and(|list| list.iter().any(is_langfuse))) {

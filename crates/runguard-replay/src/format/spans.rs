@@ -17,6 +17,15 @@ pub(super) enum What {
     Model { asked: Vec<Message<'static>>, answered: Vec<Message<'static>>, model: String, spent: Spent },
 }
 
+/// Who made a span, until when it went on, and what the provider calls its answer.
+#[derive(Debug)]
+pub(super) struct Telling {
+    pub(super) instrumentation: String,
+    pub(super) ended: i128,
+    /// Empty where it is not known.
+    pub(super) response: String,
+}
+
 #[derive(Debug)]
 pub(super) struct Span {
     pub(super) id: String,
@@ -24,7 +33,52 @@ pub(super) struct Span {
     /// What the source sorts by; equal ones stay as they came.
     pub(super) began: i128,
     pub(super) at_millis: Option<i64>,
+    /// Where the source names it: two may tell of the same question to a model.
+    pub(super) telling: Option<Telling>,
     pub(super) what: What,
+}
+
+impl Span {
+    /// Whether both are one question to a model, told by two instrumentations side by side: beneath the same span, at the same time,
+    /// with the same answer, or, where its id is not known, for as many tokens.
+    fn is_same_question(&self, other: &Self) -> bool {
+        let (What::Model { spent, .. }, What::Model { spent: other_spent, .. }) = (&self.what, &other.what) else { return false };
+        let (Some(telling), Some(other_telling)) = (&self.telling, &other.telling) else { return false };
+        let is_same_answer = if telling.response.is_empty() || other_telling.response.is_empty() {
+            spent.tokens > 0 && spent.tokens == other_spent.tokens
+        } else {
+            telling.response == other_telling.response
+        };
+        let is_at_once = self.began <= other_telling.ended && other.began <= telling.ended;
+        is_same_answer && is_at_once && self.parent == other.parent && telling.instrumentation != other_telling.instrumentation
+    }
+
+    fn says_something(&self) -> bool {
+        matches!(&self.what, What::Model { answered, .. } if !answered.is_empty())
+    }
+}
+
+/// Of spans in the order they began, those that tell again of a question that another one tells of, and of no more than that.
+fn told_again(spans: &[Span]) -> HashSet<usize> {
+    let (mut again, mut known) = (HashSet::new(), HashSet::new());
+    for (at, span) in spans.iter().enumerate() {
+        let is_question = matches!(span.what, What::Model { .. }) && !known.contains(&at);
+        let Some(telling) = span.telling.as_ref().filter(|_| is_question) else { continue };
+        let mut tellings = vec![at];
+        // One of each instrumentation: questions side by side may cost the same.
+        let mut tellers = vec![&telling.instrumentation];
+        for (other_at, other) in spans.iter().enumerate().skip(at + 1).take_while(|(_, other)| other.began <= telling.ended) {
+            let Some(teller) = other.telling.as_ref().map(|telling| &telling.instrumentation) else { continue };
+            if !known.contains(&other_at) && !tellers.contains(&teller) && span.is_same_question(other) {
+                tellings.push(other_at);
+                tellers.push(teller);
+            }
+        }
+        let best = tellings.iter().copied().find(|at| spans[*at].says_something()).unwrap_or(at);
+        again.extend(tellings.iter().copied().filter(|at| *at != best));
+        known.extend(tellings);
+    }
+    again
 }
 
 #[derive(Debug)]
@@ -66,8 +120,9 @@ impl Spans {
                 What::Tool { .. } | What::Model { .. } => None,
             })
             .collect();
+        let again = told_again(&spans);
         let mut ear = Ear::default();
-        for Span { parent, at_millis, what, .. } in spans {
+        for (_, Span { parent, at_millis, what, .. }) in spans.into_iter().enumerate().filter(|(at, _)| !again.contains(at)) {
             match what {
                 What::Tool { call, result, failed } => {
                     if tools.get(&parent).is_some_and(|tool| *tool == call.tool) {

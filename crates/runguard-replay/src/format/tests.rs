@@ -346,6 +346,291 @@ fn a_conversation_of_openhands_one_file_an_event_is_a_run() {
     assert_eq!(tokens, [0, 110, 210, 0, 0], "running totals come after the steps");
 }
 
+/// A logged request of one agent: its task, the calls it made so far, and the next one, which the response makes.
+fn logged(task: &str, agent: &str, turn: usize) -> String {
+    let call = |turn: usize| json!([{"type": "text", "text": "let me look"}, {"type": "tool_use", "id": format!("toolu_{agent}{turn}"), "name": "search", "input": {"page": turn}}]);
+    let mut messages = vec![json!({"role": "user", "content": task})];
+    for turn in 0..turn {
+        messages.push(json!({"role": "assistant", "content": call(turn)}));
+        let result = json!({"type": "tool_result", "tool_use_id": format!("toolu_{agent}{turn}"), "content": "no results"});
+        messages.push(json!({"role": "user", "content": [result]}));
+    }
+    let response = json!({"id": "msg", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5", "content": call(turn), "stop_reason": "tool_use", "usage": {"input_tokens": 100, "output_tokens": 10}});
+    json!({"request": {"model": "claude-sonnet-4-5", "system": "You are", "messages": messages}, "response": response}).to_string()
+}
+
+#[test]
+fn a_logged_run_whose_first_request_is_one_message_is_one() {
+    let read = |lines: &[String]| -> Vec<(usize, Vec<u64>)> {
+        let runs = read_as(lines.join("\n").as_bytes(), Format::Anthropic, "x", 64).into_iter().map(|run| run.unwrap());
+        runs.map(|run| (run.steps.len(), run.steps.iter().map(|step| step.tokens).collect())).collect()
+    };
+    let lines: Vec<String> =
+        [("a", 3), ("b", 2)].iter().flat_map(|(agent, turns)| (0..*turns).map(|turn| logged(agent, agent, turn))).collect();
+    assert_eq!(read(&lines), [(3, vec![110; 3]), (2, vec![110; 2])], "each call once");
+    // The same task, and the second asks before the first goes on: its calls are not the first one's.
+    let [first, second] = ["a", "b"].map(|agent| (0..2).map(|turn| logged("task", agent, turn)).collect::<Vec<_>>());
+    let runs = read(&[&first[0], &second[0], &first[1]].map(Clone::clone));
+    assert_eq!(runs, [(1, vec![110]), (1, vec![110]), (2, vec![0, 110])]);
+}
+
+/// A message of one span, as exporters write them.
+fn spans_of(scope: &str, name: &str, id: &str, (began, ended): (u64, u64), attributes: &Value) -> String {
+    let typed = |value: &Value| match value {
+        Value::Number(number) => json!({"intValue": number.to_string()}),
+        other => json!({"stringValue": other}),
+    };
+    let attributes: Vec<Value> =
+        attributes.as_object().unwrap().iter().map(|(key, value)| json!({"key": key, "value": typed(value)})).collect();
+    let span = json!({"traceId": "5b8aa5a2d2c872e8321cf37308d69df2", "spanId": id, "parentSpanId": "051581bf3cb55c13", "name": name, "startTimeUnixNano": began.to_string(), "endTimeUnixNano": ended.to_string(), "attributes": attributes, "status": {}});
+    json!({"resourceSpans": [{"resource": {}, "scopeSpans": [{"scope": {"name": scope}, "spans": [span]}]}]}).to_string()
+}
+
+fn run_of_spans(spans: &[String]) -> Run {
+    let mut runs: Vec<Run> = read_as(spans.join("\n").as_bytes(), Format::Otlp, "x", 64).into_iter().map(|run| run.unwrap()).collect();
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    runs.remove(0)
+}
+
+/// What a call of `search` with that query is, and the last word.
+fn searched(results: &[(&str, &str, bool)], said: &str) -> Vec<(Kind, String, u64, Option<u64>, Option<u64>)> {
+    let call = |(query, result, failed): &(&str, &str, bool)| {
+        let args = fingerprint::of_value(&json!({"query": query})).unwrap();
+        (Kind::Call, "search".to_owned(), args, Some(result_fingerprint(result)), failed.then(|| error_fingerprint(result)))
+    };
+    let last = (Kind::Message, MESSAGE.to_owned(), result_fingerprint(said), None, None);
+    results.iter().map(call).chain([last]).collect()
+}
+
+#[test]
+fn spans_of_the_ai_sdk() {
+    let usage = json!({"gen_ai.request.model": "gpt-4o", "gen_ai.response.model": "gpt-4o-2024-08-06", "gen_ai.usage.input_tokens": 1000, "gen_ai.usage.output_tokens": 50, "ai.usage.inputTokenDetails.cacheReadTokens": 500, "ai.usage.cachedInputTokens": 500, "ai.telemetry.functionId": "helper"});
+    let with = |more: Value| {
+        let mut all = usage.clone();
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        all
+    };
+    let calls = json!([{"toolCallId": "call_0", "toolName": "search", "input": "{\"query\": \"Paris\"}"}, {"toolCallId": "call_1", "toolName": "search", "input": "{\"query\": \"Rome\"}"}]).to_string();
+    let asked = json!([
+        {"role": "user", "content": [{"type": "text", "text": "Look"}]},
+        {"role": "assistant", "content": [{"type": "tool-call", "toolCallId": "call_0", "toolName": "search", "input": {"query": "Paris"}}]},
+        {"role": "tool", "content": [
+            {"type": "tool-result", "toolCallId": "call_0", "toolName": "search", "output": {"type": "text", "value": "no results"}},
+            {"type": "tool-result", "toolCallId": "call_1", "toolName": "search", "output": {"type": "error-text", "value": "no way"}},
+        ]},
+    ])
+    .to_string();
+    let first = with(
+        json!({"ai.operationId": "ai.generateText.doGenerate", "ai.prompt.messages": "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"Look\"}]}]", "ai.response.text": "let me look", "ai.response.toolCalls": calls}),
+    );
+    let last = with(json!({"ai.operationId": "ai.streamText.doStream", "ai.prompt.messages": asked, "ai.response.text": "Nothing."}));
+    let tool = json!({"ai.operationId": "ai.toolCall", "ai.toolCall.name": "search", "ai.toolCall.id": "call_0", "ai.toolCall.args": "{\"query\":\"Paris\"}", "ai.toolCall.result": "\"no results\""});
+    let spans = [
+        spans_of("ai", "ai.toolCall", "b1", (30, 40), &tool),
+        spans_of("ai", "ai.generateText.doGenerate", "b2", (10, 20), &first),
+        spans_of("ai", "ai.streamText.doStream", "b3", (50, 60), &last),
+        spans_of(
+            "ai",
+            "ai.generateText",
+            "b4",
+            (5, 70),
+            &with(json!({"ai.operationId": "ai.generateText", "ai.response.text": "Nothing."})),
+        ),
+    ];
+    let run = run_of_spans(&spans);
+    let expected = searched(&[("Paris", "no results", false), ("Rome", "no way", true)], "Nothing.");
+    assert_eq!(done(&run), expected, "one call by its own span, one by what the model was told of it");
+    assert_eq!((run.agent.as_str(), run.task.as_str()), ("helper", "Look"));
+    assert_eq!(run.steps.iter().map(|step| step.tokens).collect::<Vec<_>>(), [1050, 0, 1050], "what goes around counts nothing");
+    // 500 tokens in, 500 from the cache and 50 out, at 2.50, 1.25 and 10 dollars a million.
+    assert!((run.steps[0].dollars - 0.002_375).abs() < 1e-9, "{}", run.steps[0].dollars);
+}
+
+#[test]
+fn spans_of_langfuses_sdk() {
+    let generation = |input: Value, output: &Value| {
+        let usage = json!({"prompt_tokens": 1000, "completion_tokens": 50, "total_tokens": 1050, "completion_tokens_details": {"reasoning_tokens": 10}, "prompt_tokens_details": {"audio_tokens": 0, "cached_tokens": 500}});
+        json!({"langfuse.observation.type": "generation", "langfuse.observation.model.name": "gpt-4o-2024-08-06", "langfuse.observation.usage_details": usage.to_string(), "langfuse.observation.input": json!({"tools": [], "messages": input}).to_string(), "langfuse.observation.output": output.to_string()})
+    };
+    let call = |id: &str, query: &str| json!({"id": id, "type": "function", "function": {"name": "search", "arguments": json!({"query": query}).to_string()}});
+    let calls = json!({"role": "assistant", "content": null, "tool_calls": [call("call_0", "Paris"), call("call_1", "Rome")]});
+    let tool = |query: &str, more: Value| {
+        let input = json!({"args": [], "kwargs": {"query": query}}).to_string();
+        let mut all = json!({"langfuse.observation.type": "tool", "langfuse.observation.input": input});
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        all
+    };
+    let asked = json!({"role": "user", "content": "Look"});
+    let spans = [
+        spans_of("langfuse-sdk", "OpenAI-generation", "b1", (10, 20), &generation(json!([asked]), &calls)),
+        // The second ran first.
+        spans_of(
+            "langfuse-sdk",
+            "search",
+            "b2",
+            (30, 40),
+            &tool("Rome", json!({"langfuse.observation.level": "ERROR", "langfuse.observation.status_message": "no way"})),
+        ),
+        spans_of("langfuse-sdk", "search", "b3", (31, 40), &tool("Paris", json!({"langfuse.observation.output": "no results"}))),
+        spans_of(
+            "langfuse-sdk",
+            "OpenAI-generation",
+            "b4",
+            (50, 60),
+            &generation(json!([asked, calls]), &json!({"role": "assistant", "content": "Nothing."})),
+        ),
+        spans_of(
+            "langfuse-sdk",
+            "agent",
+            "b5",
+            (5, 70),
+            &json!({"langfuse.observation.type": "agent", "langfuse.observation.output": "Nothing."}),
+        ),
+    ];
+    let run = run_of_spans(&spans);
+    assert_eq!(done(&run), searched(&[("Paris", "no results", false), ("Rome", "no way", true)], "Nothing."));
+    assert_eq!((run.model.as_str(), run.task.as_str()), ("gpt-4o-2024-08-06", "Look"));
+    assert_eq!(run.steps.iter().map(|step| step.tokens).collect::<Vec<_>>(), [1050, 0, 1050]);
+    assert!((run.steps[0].dollars - 0.002_375).abs() < 1e-9, "{}", run.steps[0].dollars);
+}
+
+#[test]
+fn spans_of_one_question_by_two_instrumentations_are_paid_once() {
+    let (sdk, other) = ("com.anthropic.sdk.python", "opentelemetry.instrumentation.anthropic");
+    let usage = |response: &str, written: &str, more: Value| {
+        let mut all = json!({"gen_ai.operation.name": "chat", "gen_ai.request.model": "claude-sonnet-4-5", "gen_ai.usage.input_tokens": 1500, "gen_ai.usage.output_tokens": 50, "gen_ai.usage.cache_read.input_tokens": 300, written: 200});
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        if !response.is_empty() {
+            all["gen_ai.response.id"] = json!(response);
+        }
+        all
+    };
+    let by_sdk = |id: &str, times, response: &str| {
+        spans_of(sdk, "anthropic.messages.create", id, times, &usage(response, "gen_ai.usage.cache_write.input_tokens", json!({})))
+    };
+    let by_other = |id: &str, times, response: &str, query: &str| {
+        let call = json!({"type": "tool_call", "id": format!("toolu_{query}"), "name": "search", "arguments": {"query": query}});
+        let said =
+            json!([{"role": "assistant", "parts": [{"type": "text", "content": "let me look"}, call], "finish_reason": "tool_call"}]);
+        let more = json!({"gen_ai.output.messages": said.to_string()});
+        spans_of(other, "anthropic.chat", id, times, &usage(response, "gen_ai.usage.cache_creation.input_tokens", more))
+    };
+    let spent = |spans: &[String]| -> Vec<u64> { run_of_spans(spans).steps.iter().map(|step| step.tokens).collect() };
+    // 1000 tokens in, 300 from the cache, 200 into it and 50 out, at 3, 0.30, 3.75 and 15 dollars a million; told by either alone, or by both.
+    for spans in [
+        vec![by_other("b1", (10, 40), "msg_1", "a")],
+        vec![by_sdk("b2", (20, 30), "msg_1"), by_other("b1", (10, 40), "msg_1", "a")],
+        vec![by_sdk("b2", (10, 40), ""), by_other("b1", (20, 30), "msg_1", "a")],
+    ] {
+        let run = run_of_spans(&spans);
+        assert_eq!(run.steps.iter().map(|step| step.tokens).collect::<Vec<_>>(), [1550]);
+        assert!((run.steps[0].dollars - 0.004_59).abs() < 1e-9, "{}", run.steps[0].dollars);
+    }
+    let tool = json!({"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "search", "gen_ai.tool.call.arguments": "{}"});
+    let run = run_of_spans(&[by_sdk("b2", (20, 30), "msg_1"), spans_of("a", "execute_tool search", "b3", (50, 60), &tool)]);
+    assert!((run.steps[0].dollars - 0.004_59).abs() < 1e-9, "what is written to the cache, in the SDK's words: {}", run.steps[0].dollars);
+    // Two at once that cost the same are two, whoever tells of them.
+    let two =
+        [by_other("b1", (10, 40), "", "a"), by_other("b2", (11, 41), "", "b"), by_sdk("b3", (20, 30), ""), by_sdk("b4", (21, 31), "")];
+    assert_eq!(spent(&two), [1550, 1550]);
+    assert_eq!(spent(&two[..2]), [1550, 1550]);
+    // One after the other, or with another answer: not the same.
+    assert_eq!(spent(&[by_sdk("b1", (1, 9), "msg_1"), by_other("b2", (10, 40), "msg_1", "a")]), [3100]);
+    assert_eq!(spent(&[by_sdk("b1", (11, 19), "msg_1"), by_other("b2", (10, 40), "msg_2", "a")]), [3100]);
+}
+
+/// A model's span as `OpenInference` writes it: what it was paid for, and the messages it answered with.
+fn openinference(messages: &Value) -> Value {
+    let mut all = json!({"openinference.span.kind": "LLM", "llm.model_name": "claude-sonnet-4-5", "llm.token_count.prompt": 1500, "llm.token_count.completion": 50, "llm.token_count.prompt_details.cache_read": 300, "llm.token_count.prompt_details.cache_write": 200});
+    for (name, value) in messages.as_object().unwrap() {
+        all[format!("llm.output_messages.{name}")] = value.clone();
+    }
+    all
+}
+
+#[test]
+fn spans_of_openinference_tell_of_caches() {
+    let said = json!({"0.message.role": "assistant", "0.message.content": "Nothing."});
+    let run = run_of_spans(&[spans_of("openinference.instrumentation.anthropic", "Messages", "b1", (10, 40), &openinference(&said))]);
+    assert_eq!(run.steps[0].tokens, 1550);
+    // 1000 tokens in, 300 from the cache, 200 into it and 50 out, at 3, 0.30, 3.75 and 15 dollars a million.
+    assert!((run.steps[0].dollars - 0.004_59).abs() < 1e-9, "{}", run.steps[0].dollars);
+}
+
+#[test]
+fn spans_of_openinference_whose_words_and_calls_are_messages_are_one_turn() {
+    let words = json!({
+        "0.message.role": "assistant",
+        "0.message.contents.0.message_content.type": "text",
+        "0.message.contents.0.message_content.text": "let me look",
+        "0.message.content": "let me look",
+    });
+    let call = json!({
+        "1.message.role": "assistant",
+        "1.message.tool_calls.0.tool_call.id": "call_1",
+        "1.message.tool_calls.0.tool_call.function.name": "search",
+        "1.message.tool_calls.0.tool_call.function.arguments": "{\"query\": \"same thing\"}",
+    });
+    let tools_of = |second: &Value| -> Vec<String> {
+        let mut messages = words.clone();
+        messages.as_object_mut().unwrap().extend(second.as_object().unwrap().clone());
+        let tool = json!({"openinference.span.kind": "TOOL", "tool.name": "search", "input.value": "{\"query\": \"same thing\"}", "output.value": "no results"});
+        let scope = "openinference.instrumentation.openai_agents";
+        let spans =
+            [spans_of(scope, "response", "b1", (10, 20), &openinference(&messages)), spans_of(scope, "search", "b2", (30, 40), &tool)];
+        run_of_spans(&spans).steps.iter().map(|step| step.tool.to_string()).collect()
+    };
+    assert_eq!(tools_of(&call), ["search"]);
+    let other_choice = json!({"1.message.role": "assistant", "1.message.content": "or let me not"});
+    assert_eq!(tools_of(&other_choice), [MESSAGE, "search"], "of two choices the first");
+}
+
+#[test]
+fn spans_of_which_none_is_understood_are_told() {
+    let http = |id: &str| spans_of("http", "GET /", id, (1, 2), &json!({"http.request.method": "GET"}));
+    let read = read_as([http("b1"), http("b2")].join("\n").as_bytes(), Format::Otlp, "x", 64);
+    let [Err(broken)] = &read[..] else { panic!("{read:?}") };
+    assert!(broken.problem.starts_with("2 spans were read and none of them was understood"), "{broken:?}");
+    assert!(broken.problem.contains("gen_ai.operation.name") && broken.problem.contains("ai.operationId"), "{broken:?}");
+    // Among others that are, they are nobody's business.
+    let tool =
+        spans_of("a", "execute_tool search", "b3", (1, 2), &json!({"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "search"}));
+    assert_eq!(run_of_spans(&[http("b1"), tool]).steps.len(), 1);
+}
+
+#[test]
+fn batches_as_langsmiths_sdk_sends_them() {
+    let text = String::from_utf8(bytes_of("langsmith.jsonl")).unwrap();
+    let mut runs: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    runs.sort_by_key(|run| run["start_time"].as_str().unwrap().to_owned());
+    // Every second one ends within the batch that tells of its beginning; of the others a later one tells what came of them.
+    let (mut lines, mut patches) = (Vec::new(), Vec::new());
+    for (index, run) in runs.iter().enumerate() {
+        let (mut post, mut patch) = (run.clone(), json!({}));
+        for name in ["end_time", "outputs", "error", "status", "prompt_tokens", "completion_tokens", "total_tokens", "total_cost"] {
+            if index % 2 == 0
+                && let Some(value) = post.as_object_mut().unwrap().remove(name)
+            {
+                patch[name] = value;
+            }
+        }
+        patch["id"] = run["id"].clone();
+        patch["trace_id"] = run["trace_id"].clone();
+        lines.push(json!({"post": [post], "patch": std::mem::take(&mut patches)}).to_string());
+        patches.extend((index % 2 == 0).then_some(patch));
+    }
+    let unfinished = lines.join("\n");
+    lines.push(json!({"patch": patches}).to_string());
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(lines.join("\n").as_bytes()).unwrap();
+    assert_eq!(guess(file.path()).unwrap(), Format::LangSmith);
+    let whole = |run: Run| Run { place: run_of("langsmith.jsonl").place, ..run };
+    let read: Vec<Run> = open(file.path(), None, Detail::Fingerprints).unwrap().map(|run| whole(run.unwrap())).collect();
+    assert_eq!(read, [run_of("langsmith.jsonl")]);
+    let read = read_as(unfinished.as_bytes(), Format::LangSmith, "x", 64);
+    assert!(read.len() == 1 && read[0].as_ref().unwrap().steps.len() >= 3, "of what did not end, its beginning: {read:?}");
+}
+
 #[test]
 fn results_of_tau_bench() {
     let runs = runs_of("tau-bench-airline.json");

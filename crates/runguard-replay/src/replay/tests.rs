@@ -178,6 +178,26 @@ fn lines_and_what_is_packed_of_them_give_one_report() {
 }
 
 #[test]
+fn a_run_that_anything_ended_did_not_get_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.jsonl");
+    let steered = |steps: &[String], watched: &[Watched], caps| {
+        std::fs::write(&path, LINE.replace("STEPS", &steps.join(","))).unwrap();
+        let guards = Guards::new(Presets::default(), &Tree::new(), watched, caps).unwrap();
+        let summary = report(std::slice::from_ref(&path), 1, &guards, None);
+        let steered = summary.nudges.iter().find(|nudge| nudge.rule == "stall.steer").unwrap().failed;
+        (summary.rules.first().map(|rule| rule.rule), steered.runs, steered.recovered)
+    };
+    let same = |count: usize| vec![STEP.to_owned(); count];
+    assert_eq!(steered(&same(8), &Watched::ALL, Caps::default()), (Some("loop.cycle"), 1, 0), "another guard");
+    let other = |index: usize| STEP.replace("\"1\"", &format!("\"a{index}\"")).replace("\"2\"", &format!("\"b{index}\""));
+    let got_going = [same(3), (0..5).map(other).collect()].concat();
+    let capped = Caps { steps: Some(5), ..Caps::default() };
+    assert_eq!(steered(&got_going, &[Watched::Stall], capped), (Some("budget.steps"), 1, 0), "a budget");
+    assert_eq!(steered(&got_going, &[Watched::Stall], Caps::default()), (None, 1, 1), "nothing");
+}
+
+#[test]
 fn a_damaged_packed_file_is_told_of_and_the_rest_is_counted() {
     let folder = tempfile::tempdir().unwrap();
     let path = packed(folder.path(), &many_runs(50));

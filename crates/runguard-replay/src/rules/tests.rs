@@ -23,7 +23,7 @@ pub(crate) fn asked(args: u64) -> Step {
     Step { tool: "get_order".into(), ..call(args, args) }
 }
 
-pub(super) fn failed(args: u64, error: u64) -> Step {
+pub(crate) fn failed(args: u64, error: u64) -> Step {
     Step { error: Some(error), ..call(args, error) }
 }
 
