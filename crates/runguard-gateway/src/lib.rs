@@ -12,6 +12,7 @@ mod bedrock;
 mod beginning;
 mod circuit;
 mod earlier;
+mod enclosed;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod history;

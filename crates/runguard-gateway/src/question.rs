@@ -1,6 +1,7 @@
 //! A question to a model, as far as it must be known here: which model, how long a prompt, how long an answer, whether it streams.
 
 use crate::api::Api;
+use crate::enclosed;
 use crate::members::{BadBody, Members};
 use bytes::Bytes;
 use runguard_core::prices::{Prices, Prompt, ServiceTier, UnknownModel, Usage};
@@ -131,6 +132,7 @@ impl Question {
         }
         let mut prompt = Prompt::default();
         let has_documents = measure(&mut prompt, body.whole_text());
+        prompt.bytes = prompt.bytes.saturating_sub(enclosed::bytes(api, body));
         let wants_usage = body
             .get("stream_options")
             .and_then(|options| serde_json::from_str::<StreamOptions>(options).ok())
@@ -324,10 +326,10 @@ fn times_the_price(model: &str, tier: ServiceTier, body: &Members<'_>) -> u64 {
     served.saturating_mul(spoken).saturating_mul(if is_cached { CACHED } else { 1 })
 }
 
-/// Adds the whole of a piece of JSON: whatever a model reads stands in it, and what it does not read is short. Images are not counted by
-/// their bytes; what they are is said by where they stand, never by how they look. Whether there are documents, whose pages nobody counts here.
+/// Adds the whole of a piece of JSON: whatever a model reads stands in it, and what it does not read is short. What looks like an image is one
+/// more attachment, wherever it stands; whose bytes are not words is said elsewhere. Whether there are documents, whose pages nobody counts here.
 fn measure(prompt: &mut Prompt, json: &str) -> bool {
-    let (mut enclosed, mut has_documents) = (0_u64, false);
+    let mut has_documents = false;
     let mut rest = json.as_bytes();
     let mut name: &[u8] = b"";
     while let Some(start) = memchr::memchr(b'"', rest) {
@@ -336,31 +338,23 @@ fn measure(prompt: &mut Prompt, json: &str) -> bool {
         let (text, behind) = (&text[..end], text.get(end + 1..).unwrap_or_default());
         let is_name = behind.trim_ascii_start().first() == Some(&b':');
         let place = if is_name { Place::Words } else { place_of(name, text, json) };
-        if matches!(place, Place::Image | Place::Link) {
+        if place == Place::Image {
             prompt.attachments = prompt.attachments.saturating_add(1);
-        }
-        if matches!(place, Place::Image | Place::Document) && text.len() > SHORTEST_ENCLOSED {
-            enclosed = enclosed.saturating_add(text.len() as u64);
         }
         has_documents |= place == Place::Document;
         name = if is_name { text } else { b"" };
         rest = behind;
     }
-    prompt.bytes = prompt.bytes.saturating_add((json.len() as u64).saturating_sub(enclosed));
+    prompt.bytes = prompt.bytes.saturating_add(json.len() as u64);
     has_documents
 }
 
-/// A shorter text is counted as it is.
-const SHORTEST_ENCLOSED: usize = 1_024;
-
-/// What a text in a question is, by where it stands.
+/// What a text in a question looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Words,
-    /// The image itself.
+    /// An image, or where one is.
     Image,
-    /// Where an image is.
-    Link,
     /// A document, or the word that one is meant.
     Document,
 }
@@ -376,8 +370,7 @@ fn place_of(name: &[u8], text: &[u8], json: &str) -> Place {
         [before, behind].into_iter().any(|part| memchr::memmem::find(part, kind).is_some())
     };
     match name {
-        b"url" | b"image_url" if text.starts_with(b"data:image/") => Place::Image,
-        b"url" | b"image_url" => Place::Link,
+        b"url" | b"image_url" => Place::Image,
         b"data" if is_beside(b"\"image/") => Place::Image,
         b"data" if is_beside(b"\"application/pdf\"") => Place::Document,
         b"file_data" => Place::Document,
@@ -491,6 +484,13 @@ mod tests {
                 size(&said).attachments == 0 && size(&said).bytes > words.len() as u64,
                 "what looks like an image and is said is words"
             );
+        }
+        for words in [json!({"url": format!("data:image/{picture}")}), json!({"mime": "image/png", "data": picture})] {
+            let schema = json!({"model": "m", "messages": [], "tools": [{"name": "f", "input_schema": {"examples": [words]}}]});
+            let called = json!({"model": "m", "messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": words}]}]});
+            for body in [schema, called] {
+                assert!(size(&body).bytes > picture.len() as u64, "the model reads it as text: {body:.80}");
+            }
         }
         let literals =
             json!({"model": "m", "messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": vec![true; 1000]}]}]});
