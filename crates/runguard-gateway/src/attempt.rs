@@ -269,14 +269,18 @@ impl Asking<'_> {
             tokens = tokens.saturating_add(self.earlier.and_then(|earlier| earlier.tokens).unwrap_or(MOST_UNSEEN_TOKENS));
         }
         tokens = tokens.saturating_add(question.documents.min(MOST_DOCUMENTS).saturating_mul(MOST_UNSEEN_TOKENS));
+        tokens = tokens.saturating_add(question.added);
+        // What leaves to the provider how it is served is taken for as dear as that provider has been before.
+        let times_if_first = if self.gateway.serves_first(&self.passing.upstream) { question.times_if_first } else { 1 };
+        let times_the_price = question.times_the_price.saturating_mul(times_if_first);
         // As many bytes as even the usual rule makes so many tokens of: what is set aside is never what is only usual.
-        let bytes = tokens.saturating_mul(question.times_the_price).saturating_mul(USUAL_BYTES_A_TOKEN);
+        let bytes = tokens.saturating_mul(times_the_price).saturating_mul(USUAL_BYTES_A_TOKEN);
         let prompt = Prompt { bytes, attachments: question.prompt.attachments.saturating_mul(2) };
         let wanted = Wanted {
             model: &question.model,
             prompt,
             max_output: question.longest(),
-            choices: question.choices.saturating_mul(question.times_the_price),
+            choices: question.choices.saturating_mul(times_the_price),
             patience: Duration::from_millis(self.settings.gateway.patience.as_millis()),
         };
         self.gateway.runs.set_aside(guards, &self.run.name, wanted).await.map_err(|refused| match refused {
@@ -310,6 +314,7 @@ impl Asking<'_> {
         let account = answer::read(question.api, &head.headers, &body).within(most_output(&question, paid_output));
         let names = if head.status.is_success() { found_again.names(&account) } else { Vec::new() };
         account.tell(&mut guards.call, &names);
+        self.gateway.learn(&self.passing.upstream, &question, &account);
         let mut counted = Usage::default();
         let told = match account.mistake.filter(|_| head.status.is_success()) {
             Some(mistake) if account.usage.is_none() && account.bytes == 0 => Told::Instead(mistake),

@@ -12,6 +12,7 @@ mod bedrock;
 mod beginning;
 mod circuit;
 mod earlier;
+mod elsewhere;
 mod enclosed;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -28,6 +29,7 @@ mod upstream;
 
 pub use self::passing::{Passing, find};
 
+use crate::answer::Account;
 use crate::api::{Api, Kind};
 use crate::attempt::{Asking, Attempt, Candidate, is_packed, send};
 use crate::beginning::{Firsts, FoundAgain};
@@ -44,6 +46,7 @@ use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Request, StatusCode};
 use runguard_core::Reason;
 use runguard_core::calendar::Zone;
+use runguard_core::prices::ServiceTier;
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::secret_files::SecretFiles;
 use runguard_engine::settings::{GatewaySettings, OnLoop, OnStop, Settings, Upstream};
@@ -53,7 +56,8 @@ use runguard_guards::input::PassedCall;
 use runguard_http::reply::Reply;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::sync::{OnceCell, oneshot};
 
@@ -73,6 +77,8 @@ pub struct Gateway {
     firsts: Mutex<Firsts>,
     keys: SecretFiles,
     aws: bedrock::Signer,
+    /// Upstreams that served before others what did not ask for it.
+    serve_first: Mutex<HashSet<String>>,
 }
 
 /// The key of ours that a request to a provider carries, wherever it stands.
@@ -99,6 +105,18 @@ fn wants_no_key(upstream: &Upstream) -> bool {
 }
 
 impl Gateway {
+    /// Whether an upstream serves before others, for more, what leaves that to it.
+    fn serves_first(&self, upstream: &str) -> bool {
+        self.serve_first.lock().unwrap_or_else(PoisonError::into_inner).contains(upstream)
+    }
+
+    /// Learns from an answer how its upstream serves.
+    fn learn(&self, upstream: &str, question: &Question, account: &Account) {
+        if question.times_if_first > 1 && account.usage.is_some_and(|usage| usage.service_tier == ServiceTier::Priority) {
+            self.serve_first.lock().unwrap_or_else(PoisonError::into_inner).insert(upstream.to_owned());
+        }
+    }
+
     /// Reads the keys of the providers that stand in files, so that what is wrong with them is said at the start.
     pub fn look_at_keys(&self, settings: &GatewaySettings) {
         for upstream in settings.upstreams.values().filter(|_| settings.enabled) {

@@ -1,8 +1,9 @@
 //! A question to a model, as far as it must be known here: which model, how long a prompt, how long an answer, whether it streams.
 
-use crate::api::Api;
-use crate::enclosed;
+use crate::api::{Api, Dialect};
+use crate::bedrock::Family;
 use crate::members::{BadBody, Members};
+use crate::{elsewhere, enclosed};
 use bytes::Bytes;
 use runguard_core::prices::{Prices, Prompt, ServiceTier, UnknownModel, Usage};
 use serde::Deserialize;
@@ -34,10 +35,14 @@ pub(crate) struct Question {
     pub(crate) follows: bool,
     /// What is somewhere else, or has pages: nobody here knows how much it is.
     pub(crate) documents: u64,
+    /// Tokens that the provider adds by itself, as many as it can: they are set aside, and not among the words.
+    pub(crate) added: u64,
     /// What makes its price unknowable; such a question is not passed on while dollars are limited.
     pub(crate) unmetered: Option<&'static str>,
     /// How many times the usual price its tokens may cost.
     pub(crate) times_the_price: u64,
+    /// How many times more where the provider serves it before others, which it leaves to the provider.
+    pub(crate) times_if_first: u64,
     /// The longest answer of the model, where it is known.
     pub(crate) longest_of_model: Option<u64>,
 }
@@ -86,7 +91,7 @@ struct StreamOptions {
 /// Members by which the provider is told to add to the prompt.
 const UNSEEN: [&str; 2] = ["previous_response_id", "conversation"];
 /// Parts of a prompt that are somewhere else.
-const ELSEWHERE: [&str; 3] = ["\"file_id\"", "\"item_reference\"", "\"file_url\""];
+const ELSEWHERE: [&str; 5] = ["\"file_id\"", "\"item_reference\"", "\"file_url\"", "\"video_url\"", "\"audio_url\""];
 /// Tools that the caller runs itself, by the beginning of their type; a provider's own add to the prompt, and have fees.
 const CALLERS_TOOLS: [&str; 8] = ["function", "custom", "bash", "text_editor", "computer", "memory", "local_shell", "apply_patch"];
 /// Names that must be written as they are.
@@ -137,8 +142,21 @@ impl Question {
             .get("stream_options")
             .and_then(|options| serde_json::from_str::<StreamOptions>(options).ok())
             .is_some_and(|options| options.include_usage == Some(true));
-        let tier = body.text("service_tier")?.map_or_else(ServiceTier::default, |tier| ServiceTier::named(&tier));
+        let said_tier = body.text("service_tier")?;
+        // Who leaves it to the provider in so many words may be served first.
+        let tier = said_tier.as_ref().map_or_else(ServiceTier::default, |tier| match tier.as_ref() {
+            "auto" if api.dialect() == Dialect::OpenAi => ServiceTier::Priority,
+            tier => ServiceTier::named(tier),
+        });
         let text = body.whole_text();
+        let priced = known_as.priced.as_ref();
+        let longest_of_model = Prices::bundled().longest_answer(priced);
+        let recordings = elsewhere::recordings(api, body);
+        // Of a prediction what does not come true is paid as what is written.
+        let predicted = body.get("prediction").map_or(0, |prediction| {
+            let dearer = times(priced, Usage::new(0, MANY), Usage::new(MANY, 0)).unwrap_or(DEAREST_OUTPUT);
+            most_words(prediction).saturating_mul(choices).saturating_mul(dearer)
+        });
         Ok(Self {
             api,
             streams: api != Api::Embeddings && body.flag("stream")?,
@@ -155,12 +173,19 @@ impl Question {
             documents: {
                 let is_elsewhere = ELSEWHERE.iter().any(|part| memchr::memmem::find(text.as_bytes(), part.as_bytes()).is_some());
                 let enclosed = if has_documents || is_elsewhere { documents(text).max(1) } else { 0 };
-                // A prompt that is stored at the provider is one more.
-                enclosed.saturating_add(u64::from(api == Api::Responses && body.get("prompt").is_some()))
+                enclosed.saturating_add(elsewhere::documents(api, body))
             },
-            unmetered: unmetered(&known_as.priced, body),
-            times_the_price: times_the_price(&known_as.priced, tier, body),
-            longest_of_model: Prices::bundled().longest_answer(&known_as.priced),
+            added: elsewhere::tokens_of_recordings(recordings, longest_of_model)
+                .saturating_add(elsewhere::around_tools(api, body))
+                .saturating_add(predicted),
+            unmetered: unmetered(api, priced, body),
+            times_the_price: times_the_price(priced, tier, recordings > 0, body),
+            times_if_first: if said_tier.is_none() && api.dialect() == Dialect::OpenAi {
+                times(priced, Usage::new(MANY, MANY).in_tier(ServiceTier::Priority), Usage::new(MANY, MANY)).unwrap_or(1)
+            } else {
+                1
+            },
+            longest_of_model,
             model: model.to_owned(),
         })
     }
@@ -251,9 +276,13 @@ fn documents(text: &str) -> u64 {
                 {
                     return 1;
                 }
-                part.values().map(count).sum()
+                let linked = ["audio_url", "video_url"].map(|name| u64::from(part.get("type").is_some_and(|kind| kind == name)));
+                if linked != [0, 0] {
+                    return linked[0] + linked[1] * elsewhere::LONGEST_CONTEXT;
+                }
+                part.values().map(count).fold(0, u64::saturating_add)
             }
-            Value::Array(parts) => parts.iter().map(count).sum(),
+            Value::Array(parts) => parts.iter().map(count).fold(0, u64::saturating_add),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
         }
     }
@@ -272,7 +301,7 @@ fn hides_letters(text: &str) -> bool {
 }
 
 /// What of a question has a price that nobody here knows.
-fn unmetered(model: &str, body: &Members<'_>) -> Option<&'static str> {
+fn unmetered(api: Api, model: &str, body: &Members<'_>) -> Option<&'static str> {
     #[derive(Deserialize)]
     struct Tool<'a> {
         #[serde(borrow, default, rename = "type")]
@@ -287,6 +316,14 @@ fn unmetered(model: &str, body: &Members<'_>) -> Option<&'static str> {
     if body.get("speed").is_some_and(|speed| speed != "\"standard\"") {
         return Some("a `speed` whose price is not known");
     }
+    if matches!(api, Api::Messages | Api::Invoke(Family::Anthropic)) && body.get("container").is_some() {
+        return Some("a `container`: what the provider keeps and runs in it adds to the prompt, and has a fee of its own");
+    }
+    if api == Api::Responses && body.get("prompt").is_some() && body.get("tools").is_none() {
+        return Some(
+            "a stored `prompt` without `tools` beside it: those that are stored with it may have fees; send `tools`, an empty list will do",
+        );
+    }
     if hides_letters(body.whole_text()) {
         return Some("plain letters that are written as `\\u…`: what it asks for cannot be told");
     }
@@ -300,22 +337,30 @@ fn unmetered(model: &str, body: &Members<'_>) -> Option<&'static str> {
     (!tools.iter().all(is_callers)).then_some("a tool that the provider runs itself: it adds to the prompt, and has a fee of its own")
 }
 
-/// How many times the usual price it may cost: served before others, spoken, or written to a cache.
-fn times_the_price(model: &str, tier: ServiceTier, body: &Members<'_>) -> u64 {
+/// Tokens that are compared by what they cost.
+const MANY: u64 = 1_000_000;
+/// How many times what is read what is written costs, of a model whose price nobody here knows.
+const DEAREST_OUTPUT: u64 = 10;
+
+/// How many times one use of a model costs what another does, where its price is known.
+fn times(model: &str, special: Usage, usual: Usage) -> Option<u64> {
+    let cost = |usage: &Usage| Prices::bundled().cost(model, usage, &UnknownModel::Error).map(|(cost, _)| cost.as_nanos().unsigned_abs());
+    match (cost(&special), cost(&usual)) {
+        (Ok(special), Ok(usual)) if usual > 0 => Some(special.div_ceil(usual).max(1)),
+        (_, _) => None,
+    }
+}
+
+/// How many times the usual price it may cost: served before others, spoken, written to a cache, or read once more to be made shorter.
+fn times_the_price(model: &str, tier: ServiceTier, has_recordings: bool, body: &Members<'_>) -> u64 {
     /// What is kept for an hour costs twice as much as what is only read.
     const CACHED: u64 = 2;
-    const MANY: u64 = 1_000_000;
-    let times = |special: Usage, usual: Usage| {
-        let cost =
-            |usage: &Usage| Prices::bundled().cost(model, usage, &UnknownModel::Error).map(|(cost, _)| cost.as_nanos().unsigned_abs());
-        match (cost(&special), cost(&usual)) {
-            (Ok(special), Ok(usual)) if usual > 0 => special.div_ceil(usual).max(1),
-            (_, _) => 1,
-        }
-    };
+    const MADE_SHORTER: u64 = 2;
+    let times = |special: Usage, usual: Usage| times(model, special, usual).unwrap_or(1);
     let says = |mark: &[u8]| memchr::memmem::find(body.whole_text().as_bytes(), mark).is_some();
     let served = times(Usage::new(MANY, MANY).in_tier(tier), Usage::new(MANY, MANY));
-    let is_spoken = body.get("modalities").is_some_and(|kinds| kinds.contains("audio")) || says(b"\"input_audio\"");
+    let is_heard = has_recordings || says(b"\"input_audio\"") || says(b"\"audio_url\"");
+    let is_spoken = is_heard || body.get("modalities").is_some_and(|kinds| kinds.contains("audio"));
     let spoken = if is_spoken {
         let written = times(Usage { audio_output_tokens: MANY, ..Usage::default() }, Usage::new(0, MANY));
         written.max(times(Usage { audio_input_tokens: MANY, ..Usage::default() }, Usage::new(MANY, 0)))
@@ -323,7 +368,12 @@ fn times_the_price(model: &str, tier: ServiceTier, body: &Members<'_>) -> u64 {
         1
     };
     let is_cached = says(b"\"cache_control\"") || says(b"\"cachePoint\"");
-    served.saturating_mul(spoken).saturating_mul(if is_cached { CACHED } else { 1 })
+    let is_made_shorter = body.get("context_management").is_some_and(|managed| managed.contains("compact"));
+    served.saturating_mul(spoken).saturating_mul(if is_cached { CACHED } else { 1 }).saturating_mul(if is_made_shorter {
+        MADE_SHORTER
+    } else {
+        1
+    })
 }
 
 /// Adds the whole of a piece of JSON: whatever a model reads stands in it, and what it does not read is short. What looks like an image is one
@@ -514,6 +564,11 @@ mod tests {
                 2,
             ),
             (json!({"model": "m", "prompt": {"id": "p"}}), 1),
+            (json!({"model": "m", "input": [{"id": "msg_1"}, {"type": "item_reference", "id": "msg_2"}]}), 2),
+            (
+                json!({"model": "m", "messages": [{"content": [{"type": "video_url", "video_url": {"url": "u"}}, {"type": "audio_url", "audio_url": {"url": "u"}}]}]}),
+                6,
+            ),
         ] {
             assert_eq!(question(&body).documents, documents, "{body}");
         }
@@ -527,6 +582,7 @@ mod tests {
             json!({"model": "m", "tools": [{"type": 7}]}),
             json!({"model": "m", "speed": "fast"}),
             json!({"model": "gpt-4o-search-preview"}),
+            json!({"model": "m", "prompt": {"id": "p"}}),
         ] {
             assert!(question(&body).unmetered.is_some(), "{body}");
         }
@@ -539,8 +595,22 @@ mod tests {
         assert_eq!(of_body(Api::Responses, escaped.as_bytes()).unwrap().unmetered, None);
         let own = json!({"model": "m", "tools": [{"type": "function", "name": "f"}, {"name": "g", "input_schema": {}}, {"type": "bash_20250124"}], "background": false});
         assert_eq!(question(&own).unmetered, None);
+        assert_eq!(question(&json!({"model": "m", "prompt": {"id": "p"}, "tools": []})).unmetered, None);
+        assert!(read(Api::Messages, &json!({"model": "m", "container": {"skills": []}})).unmetered.is_some());
         assert_eq!(question(&json!({"model": "gpt-5.4", "input": "a"})).times_the_price, 1);
         assert!(question(&json!({"model": "gpt-5.4", "input": "a", "service_tier": "priority"})).times_the_price >= 2);
+        assert!(question(&json!({"model": "gpt-5.4", "input": "a", "service_tier": "auto"})).times_the_price >= 2);
+        let first = |body: &Value| question(body).times_if_first;
+        assert!(first(&json!({"model": "gpt-5.4", "input": "a"})) >= 2, "the provider may decide");
+        assert_eq!(first(&json!({"model": "gpt-5.4", "input": "a", "service_tier": "default"})), 1);
+        let shorter = json!({"model": "m", "messages": [], "context_management": {"edits": [{"type": "compact_20260112"}]}});
+        assert_eq!(read(Api::Messages, &shorter).times_the_price, 2, "all of it is read once more");
+        let recorded = json!({"model": "gpt-4o-audio-preview", "messages": [{"role": "assistant", "audio": {"id": "a"}}]});
+        let recorded = read(Api::Chat, &recorded);
+        assert!(recorded.times_the_price >= 8 && recorded.added >= 16_384);
+        let predicted =
+            read(Api::Chat, &json!({"model": "gpt-4o", "messages": [], "prediction": {"type": "content", "content": "A".repeat(900)}}));
+        assert!((3_600..4_000).contains(&predicted.added), "as dear as what is written: {}", predicted.added);
         let spoken = json!({"model": "gpt-4o-audio-preview", "modalities": ["text", "audio"]});
         assert!(read(Api::Chat, &spoken).times_the_price >= 8, "{}", read(Api::Chat, &spoken).times_the_price);
         assert_eq!(question(&json!({"model": "m", "input": [{"cache_control": {"type": "ephemeral"}}]})).times_the_price, 2);

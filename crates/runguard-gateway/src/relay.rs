@@ -124,6 +124,7 @@ async fn follow(gateway: Arc<Gateway>, passed: Passed, mut events: Events, send:
     let account = meter.account().within(most);
     let names = found_again.names(&account);
     account.tell(&mut guards.call, &names);
+    gateway.learn(&guards.call.upstream, &question, &account);
     let mut counted = Usage::default();
     let usage = account.usage.unwrap_or_else(|| Usage::new(question.prompt.usual_tokens(), 0));
     let used = match ended {
