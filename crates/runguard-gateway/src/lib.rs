@@ -58,8 +58,8 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
-use tokio::sync::{OnceCell, oneshot};
+use std::time::{Duration, Instant};
+use tokio::sync::{OnceCell, oneshot, watch};
 
 /// The longest answer that is read as a whole.
 const MOST_ANSWER_BYTES: usize = 64 * 1024 * 1024;
@@ -79,6 +79,8 @@ pub struct Gateway {
     aws: bedrock::Signer,
     /// Upstreams that served before others what did not ask for it.
     serve_first: Mutex<HashSet<String>>,
+    /// Turns true when the service stops.
+    stopping: Option<watch::Receiver<bool>>,
 }
 
 /// The key of ours that a request to a provider carries, wherever it stands.
@@ -104,7 +106,24 @@ fn wants_no_key(upstream: &Upstream) -> bool {
     upstream.key_env.is_empty() && upstream.key_file.is_empty()
 }
 
+/// How long streams go on when the service stops, in less than the time that connections have.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
 impl Gateway {
+    /// One that settles what streams once `stopping` turns true.
+    pub fn until(stopping: watch::Receiver<bool>) -> Self {
+        Self { stopping: Some(stopping), ..Self::default() }
+    }
+
+    /// Ready when the service stops, and streams have had their time.
+    async fn has_to_stop(&self) {
+        let Some(mut stopping) = self.stopping.clone() else { return std::future::pending().await };
+        if stopping.wait_for(|is_stopping| *is_stopping).await.is_err() {
+            return std::future::pending().await;
+        }
+        tokio::time::sleep(LAST_WORDS).await;
+    }
+
     /// Whether an upstream serves before others, for more, what leaves that to it.
     fn serves_first(&self, upstream: &str) -> bool {
         self.serve_first.lock().unwrap_or_else(PoisonError::into_inner).contains(upstream)

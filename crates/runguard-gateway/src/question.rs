@@ -29,6 +29,8 @@ pub(crate) struct Question {
     pub(crate) prompt: Prompt,
     /// The most tokens of its words: in what is no plain text a token has hardly more than a byte.
     pub(crate) most_words: u64,
+    /// The most tokens of all its prompt, as they are set aside: what the provider adds is among them once that is known.
+    pub(crate) most_prompt: u64,
     /// What a model may think before it answers, which a bound of the answer must leave room for.
     pub(crate) thinking: u64,
     /// The provider adds what was said before.
@@ -149,6 +151,7 @@ impl Question {
             tier => ServiceTier::named(tier),
         });
         let text = body.whole_text();
+        let words = most_words(text).saturating_sub(prompt_bytes_left_out(&prompt, text));
         let priced = known_as.priced.as_ref();
         let longest_of_model = Prices::bundled().longest_answer(priced);
         let recordings = elsewhere::recordings(api, body);
@@ -164,7 +167,8 @@ impl Question {
             max_output,
             choices,
             prompt,
-            most_words: most_words(body.whole_text()).saturating_sub(prompt_bytes_left_out(&prompt, body.whole_text())),
+            most_words: words,
+            most_prompt: words,
             thinking: body
                 .get("thinking")
                 .and_then(|thinking| serde_json::from_str::<Thinking>(thinking).ok())
@@ -204,9 +208,15 @@ impl Question {
     /// The most it can have cost: whoever may have been paid is taken to have been. Where nothing is limited, what its prompt usually does.
     pub(crate) fn worst(&self, paid_output: Option<u64>) -> Usage {
         match paid_output {
-            Some(output) => Usage::new(self.most_words, output.saturating_mul(self.choices)),
+            Some(output) => Usage::new(self.most_prompt, output.saturating_mul(self.choices).saturating_mul(self.times_the_price)),
             None => Usage::new(self.prompt.usual_tokens(), 0),
         }
+    }
+
+    /// What its prompt is booked as where nobody counted it before the answer broke off: by what it can have where something is limited, so that
+    /// leaving often does not pass a limit.
+    pub(crate) fn prompt_left(&self, is_limited: bool) -> Usage {
+        Usage::new(if is_limited { self.most_prompt } else { self.prompt.usual_tokens() }, 0)
     }
 
     /// Takes another measure of the prompt, by one who knows where in this text something is enclosed.
