@@ -223,6 +223,7 @@ impl Question {
     pub(crate) fn enclose(&mut self, text: &str, prompt: Prompt) {
         self.prompt = prompt;
         self.most_words = most_words(text).saturating_sub(prompt_bytes_left_out(&prompt, text));
+        self.most_prompt = self.most_words;
     }
 
     /// Whether the stream has to be asked for what it used: the caller does not want to know, and else nobody is told.
@@ -322,6 +323,9 @@ fn unmetered(api: Api, model: &str, body: &Members<'_>) -> Option<&'static str> 
     }
     if ["models", "plugins", "web_search_options", "mcp_servers"].iter().any(|name| body.get(name).is_some()) {
         return Some("`models`, `plugins`, `web_search_options` or `mcp_servers`: what the provider does for them has a price of its own");
+    }
+    if ["extra_body", "google"].iter().filter_map(|name| body.get(name)).any(|more| more.contains("\"tools\"")) {
+        return Some("tools inside of `extra_body`: some that the provider runs itself have a fee of its own");
     }
     if body.get("speed").is_some_and(|speed| speed != "\"standard\"") {
         return Some("a `speed` whose price is not known");
@@ -593,6 +597,7 @@ mod tests {
             json!({"model": "m", "speed": "fast"}),
             json!({"model": "gpt-4o-search-preview"}),
             json!({"model": "m", "prompt": {"id": "p"}}),
+            json!({"model": "m", "extra_body": {"tools": [{"type": "web_search"}]}}),
         ] {
             assert!(question(&body).unmetered.is_some(), "{body}");
         }
