@@ -261,18 +261,18 @@ impl Gateway {
         let text = |name| members.text(name).ok().flatten().map(Cow::into_owned);
         let conversation = members.get("conversation").and_then(identity::conversation).filter(|_| api == Api::Responses);
         // Answers have names of their own; a conversation has one as long as it lasts.
-        let follows = text("previous_response_id").filter(|_| api == Api::Responses).or_else(|| conversation.clone());
-        let earlier = match &follows {
-            Some(name) => match self.named(&guards, &filed(&passing.upstream, name)).await {
-                Named::Known(answer) => Some(answer),
+        let previous = text("previous_response_id").filter(|name| api == Api::Responses && !name.is_empty());
+        let asks_for_its_own = asks_for_its_own(&parts.headers, caller, settings.gateway.upstreams.get(&passing.upstream));
+        let follows = previous.clone().or_else(|| conversation.clone());
+        let mut earlier = None;
+        for name in [&previous, &conversation].into_iter().flatten() {
+            match self.named(&guards, &filed(&passing.upstream, name)).await {
+                Named::Known(answer) if follows.as_ref() == Some(name) => earlier = Some(answer),
                 // The provider would tell it to whoever has the operator's key.
-                Named::Foreign if !asks_for_its_own(&parts.headers, caller, settings.gateway.upstreams.get(&passing.upstream)) => {
-                    return Err(not_theirs(name));
-                }
-                Named::Unknown | Named::Foreign => None,
-            },
-            None => None,
-        };
+                Named::Foreign if !asks_for_its_own => return Err(not_theirs(name)),
+                Named::Known(_) | Named::Unknown | Named::Foreign => {}
+            }
+        }
         let today = guards.now().map_or_else(String::new, |now| Zone::UTC.date(now));
         let follows = match (&earlier, &follows) {
             (Some(earlier), _) => Follows::Run(&earlier.run),
