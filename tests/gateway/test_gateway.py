@@ -388,6 +388,19 @@ def test_an_item_by_its_id_alone_is_as_long_as_it_can_be(gateway: Any, provider:
     assert provider.asked == []
 
 
+def test_a_provider_that_serves_first_unasked_is_taken_for_as_dear_from_then_on(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "0.05")
+
+    def bound(run: str, **more: str) -> str | None:
+        body = {"model": "gpt-5.4", "messages": HELLO, "max_completion_tokens": 2500, **more}
+        return raw(f"{server.url}/openai/v1/chat/completions", body, **{"x-runguard-run": run}).headers.get("x-runguard-max-output")
+
+    provider.behaviour = Behaviour(instead={"model": "gpt-5.4", "choices": [], "service_tier": "priority", "usage": {"prompt_tokens": 9, "completion_tokens": 9}})
+    assert bound("first") is None
+    assert int(bound("second") or 0) < 2000, "twice the price pays for half the answer"
+    assert bound("third", service_tier="default") is None, "who says how gets that"
+
+
 def test_no_usage_is_estimated_and_said(gateway: Any, provider: Any) -> None:
     server = gateway("--max-usd-per-run", "1")
     provider.behaviour = Behaviour(tokens=1000, counts=False)

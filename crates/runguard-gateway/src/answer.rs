@@ -622,6 +622,14 @@ mod tests {
     }
 
     #[test]
+    fn an_event_that_is_too_long_to_be_read_cost_all_that_is_paid_for() {
+        let mut meter = Meter::new(Api::Chat, false);
+        meter.take(&event(&chunk("Hi")));
+        meter.too_long(8 * 1024 * 1024);
+        assert_eq!(usual_tokens(meter.account().within(Some(100)).bytes), 100);
+    }
+
+    #[test]
     fn an_answer_that_is_cut_ends_in_the_providers_own_way() {
         let mut chat = Meter::new(Api::Chat, true);
         for _ in 0..300 {
