@@ -293,17 +293,19 @@ def test_nobody_waits_for_what_a_dead_gateway_had_under_way(gateway: Any, provid
 
 def test_who_a_caller_is_does_not_travel_with_the_operators_key(gateway: Any, provider: Any) -> None:
     server = gateway(environment={"OPENAI_API_KEY": "sk-operators"})
-    about = {"cookie": "session=1", "x-forwarded-for": "10.0.0.1", "forwarded": "for=10.0.0.1", "openai-organization": "org-callers", "openai-project": "proj-callers"}
+    nobodys = {"cookie": "session=1", "x-http-method-override": "POST"}
+    about = {"x-forwarded-for": "10.0.0.1", "forwarded": "for=10.0.0.1", "openai-organization": "org-callers", "openai-project": "proj-callers"}
     body = {"model": CHAT, "messages": HELLO}
     made = run_cli("key", "create", "--data", server.data, "--role", "guard")
     key = next(word for word in made.stdout.split() if word.startswith("rg_"))
     deadline = time.monotonic() + 10
     while httpx.get(f"{server.url}/openai/v1/models").status_code != 401 and time.monotonic() < deadline:
         time.sleep(0.05)
-    raw(f"{server.url}/openai/v1/chat/completions", body, **{**about, "authorization": f"Bearer {key}"})
+    raw(f"{server.url}/openai/v1/chat/completions", body, **{**about, **nobodys, "authorization": f"Bearer {key}"})
     assert provider.asked[-1].headers["authorization"] == "Bearer sk-operators"
-    assert not set(about) & set(provider.asked[-1].headers)
-    raw(f"{server.url}/openai/v1/chat/completions", body, **{**about, "authorization": "Bearer sk-own", "x-runguard-key": key})
+    assert not {*about, *nobodys} & set(provider.asked[-1].headers)
+    raw(f"{server.url}/openai/v1/chat/completions", body, **{**about, **nobodys, "authorization": "Bearer sk-own", "x-runguard-key": key})
+    assert not set(nobodys) & set(provider.asked[-1].headers)
     assert {name: provider.asked[-1].headers.get(name) for name in about} == about, "with a key of its own it is the caller's to say"
 
 
@@ -339,6 +341,64 @@ def test_a_caller_who_leaves_pays_for_what_came(gateway: Any, provider: Any) -> 
     while provider.left == 0 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert provider.left == 1, "the provider is left too"
+
+
+def test_leaving_often_passes_no_limit(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "1")
+    provider.behaviour = Behaviour(tokens=2000, pause=0.005)
+    # Hardly more than a byte is a token here; prose has four.
+    dense = [{"role": "user", "content": "Q7Z" * 4000}]
+    with chat(server).chat.completions.create(model=CHAT, messages=dense, max_tokens=2000, stream=True, extra_headers={"x-runguard-run": "gone"}) as stream:
+        next(iter(stream))
+    deadline = time.monotonic() + 30
+    while reserved(server, "gone") > 0 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert spent(server, "gone") > 12_000 * 2.5e-6
+
+
+def test_what_streams_when_the_gateway_is_stopped_is_settled(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "1")
+    provider.behaviour = Behaviour(tokens=100_000, pause=0.02)
+    with chat(server, max_retries=0).chat.completions.create(model=CHAT, messages=HELLO, max_tokens=16_000, stream=True, extra_headers={"x-runguard-run": "cut"}) as stream:
+        next(iter(stream))
+        server.stop()
+    server.start()
+    assert (reserved(server, "cut"), 0 < spent(server, "cut") < 0.05) == (0, True), "what came, and not the longest answer"
+
+
+@pytest.mark.parametrize("place", ["schema", "call"])
+def test_words_that_are_called_an_image_are_words(gateway: Any, provider: Any, place: str) -> None:
+    server = gateway("--max-usd-per-run", "0.05")
+    url = {"url": "data:image/" + "lorem ipsum " * 20_000}
+    body: dict[str, Any] = {"model": MESSAGES, "max_tokens": 300, "messages": list(HELLO)}
+    if place == "schema":
+        body["tools"] = [{"name": "f", "input_schema": {"type": "object", "examples": [url]}}]
+    else:
+        body["messages"].append({"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": url}]})
+        body["messages"].append({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "ok"}]})
+    refused = raw(f"{server.url}/anthropic/v1/messages", body)
+    assert (refused.status_code, refused.headers["x-runguard-reason"]) == (402, "budget_exceeded")
+    assert provider.asked == []
+
+
+def test_an_item_by_its_id_alone_is_as_long_as_it_can_be(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "0.05")
+    for item in ({"id": "msg_1"}, {"id": "msg_1", "type": None}, {"id": "msg_1", "type": "item_reference"}, {"id": "rs_1", "type": "reasoning", "summary": []}):
+        assert raw(f"{server.url}/openai/v1/responses", {"model": CHAT, "input": [item], "max_output_tokens": 300}).status_code == 402, item
+    assert provider.asked == []
+
+
+def test_a_provider_that_serves_first_unasked_is_taken_for_as_dear_from_then_on(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "0.05")
+
+    def bound(run: str, **more: str) -> str | None:
+        body = {"model": "gpt-5.4", "messages": HELLO, "max_completion_tokens": 2500, **more}
+        return raw(f"{server.url}/openai/v1/chat/completions", body, **{"x-runguard-run": run}).headers.get("x-runguard-max-output")
+
+    provider.behaviour = Behaviour(instead={"model": "gpt-5.4", "choices": [], "service_tier": "priority", "usage": {"prompt_tokens": 9, "completion_tokens": 9}})
+    assert bound("first") is None
+    assert int(bound("second") or 0) < 2000, "twice the price pays for half the answer"
+    assert bound("third", service_tier="default") is None, "who says how gets that"
 
 
 def test_no_usage_is_estimated_and_said(gateway: Any, provider: Any) -> None:

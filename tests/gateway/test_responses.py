@@ -201,7 +201,13 @@ def test_what_was_answered_to_another_tenant_is_not_continued_with_the_operators
 
     first = ask(headers={"authorization": f"Bearer {ada}"}, conversation="conv_of_ada").json()["id"]
     asked = len(provider.asked)
-    for names in ({"previous_response_id": first}, {"conversation": "conv_of_ada"}, {"conversation": {"id": "conv_of_ada"}}):
+    for names in (
+        {"previous_response_id": first},
+        {"conversation": "conv_of_ada"},
+        {"conversation": {"id": "conv_of_ada"}},
+        {"previous_response_id": "", "conversation": "conv_of_ada"},
+        {"previous_response_id": "resp_of_nobody", "conversation": "conv_of_ada"},
+    ):
         refused = ask(headers={"authorization": f"Bearer {bob}"}, **names)
         assert (refused.status_code, refused.json()["error"]["code"], refused.json()["error"]["type"]) == (400, "previous_response_not_found", "invalid_request_error")
     assert len(provider.asked) == asked, "nobody was asked"

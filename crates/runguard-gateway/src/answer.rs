@@ -28,6 +28,8 @@ pub(crate) struct Account {
     pub(crate) model: Option<String>,
     /// What the provider counted, if it did.
     pub(crate) usage: Option<Usage>,
+    /// It counted, and what it said cannot be.
+    pub(crate) is_miscounted: bool,
     /// Of what was written.
     pub(crate) bytes: u64,
     /// The provider's name for the answer, where questions can refer to it.
@@ -85,6 +87,12 @@ fn usage_of(api: Api, usage: &Value, tier: Option<&str>) -> Option<Usage> {
     usage.filter(|usage| usage.total_tokens() <= MOST_TOKENS)
 }
 
+/// Whether a report has counts, whatever they are.
+fn has_counts(usage: &Value) -> bool {
+    let is_count = |(name, value): (&String, &Value)| name.to_ascii_lowercase().contains("token") && !value.is_null() && !value.is_object();
+    usage.as_object().is_some_and(|counts| counts.iter().any(is_count))
+}
+
 impl Account {
     /// What questions that follow it need to know of its items. Calls side by side are one attempt, so it takes all of them together.
     fn with_output(self, output: &str) -> Self {
@@ -112,10 +120,14 @@ impl Account {
         call.answers = names.join(" ").into();
     }
 
-    /// What it used: as the provider counted, where that can be; else by its size.
-    pub(crate) fn used<'a>(&self, question: &Question, room: &'a mut Usage) -> Used<'a> {
+    /// What it used: as the provider counted, where that can be; the most there can be where it counted what cannot; else by its size.
+    pub(crate) fn used<'a>(&self, question: &Question, paid_output: Option<u64>, room: &'a mut Usage) -> Used<'a> {
         let by_size = Usage::new(question.prompt.usual_tokens(), usual_tokens(self.bytes));
         match self.usage {
+            None if self.is_miscounted && paid_output.is_some() => {
+                *room = question.worst(paid_output);
+                Used::Counted { model: None, usage: room }
+            }
             None => {
                 *room = by_size;
                 Used::Counted { model: None, usage: room }
@@ -152,13 +164,16 @@ pub(crate) fn read(api: Api, headers: &HeaderMap, body: &[u8]) -> Account {
         // Some say it in a part of the answer, some beside their words.
         let usage = usage_of(api, answer.get("usage").unwrap_or(&answer), None).or_else(|| frames::usage_of_headers(headers));
         let mistake = ended::mistake(&answer);
-        return Account { usage, bytes: frames::written_by(family, &answer), finish, mistake, ..Account::default() };
+        let is_miscounted = usage.is_none() && has_counts(answer.get("usage").unwrap_or(&answer));
+        return Account { usage, is_miscounted, bytes: frames::written_by(family, &answer), finish, mistake, ..Account::default() };
     }
     let text = |name: &str| answer.get(name).and_then(Value::as_str);
     let parts = ["choices", "output", "content"].into_iter().filter_map(|name| answer.get(name));
+    let usage = answer.get("usage").and_then(|usage| usage_of(api, usage, text("service_tier")));
     let account = Account {
         model: text("model").map(str::to_owned),
-        usage: answer.get("usage").and_then(|usage| usage_of(api, usage, text("service_tier"))),
+        is_miscounted: usage.is_none() && answer.get("usage").is_some_and(has_counts),
+        usage,
         bytes: parts.map(written).sum(),
         id: text("id").filter(|_| api == Api::Responses).map(str::to_owned),
         finish,
@@ -194,7 +209,7 @@ pub(crate) struct Meter {
     /// The caller did not ask for usage in the stream.
     hides_usage: bool,
     account: Account,
-    /// As the provider counts while it goes on; later counts replace earlier ones.
+    /// As the provider counts while it goes on: of each kind the most it has said.
     counted: Map<String, Value>,
     tier: Option<String>,
     /// The provider has said that this was all.
@@ -212,6 +227,21 @@ pub(crate) struct Meter {
     mistake: Option<StatusCode>,
     /// Items of a response that are complete.
     items: Vec<Value>,
+}
+
+/// Takes a later count in place of an earlier one, unless that was larger: some say at the end that they have read nothing.
+fn raise(counted: &mut Value, later: &Value) {
+    match (&mut *counted, later) {
+        (Value::Object(parts), Value::Object(later)) => {
+            for (name, later) in later {
+                raise(parts.entry(name.clone()).or_insert(Value::Null), later);
+            }
+        }
+        (Value::Number(known), Value::Number(later)) if known.as_f64() >= later.as_f64() => {}
+        // What is no count does not take the place of one; what cannot be a count was never known.
+        (Value::Number(_) | Value::Object(_), Value::Null | Value::String(_) | Value::Bool(_) | Value::Array(_)) => {}
+        (_, later) => *counted = later.clone(),
+    }
 }
 
 /// More items of one answer are not remembered.
@@ -264,7 +294,8 @@ impl Meter {
             (Some(usage), Some(metrics)) => Some(Usage { output_tokens: usage.output_tokens.max(metrics.output_tokens), ..usage }),
             (usage, metrics) => usage.or(metrics),
         };
-        let account = Account { usage, finish: self.reasons.text(), ..self.account.clone() };
+        let is_miscounted = usage.is_none() && !self.counted.is_empty();
+        let account = Account { usage, is_miscounted, finish: self.reasons.text(), ..self.account.clone() };
         if self.items.is_empty() { account } else { account.with_output(&json!(self.items).to_string()) }
     }
 
@@ -306,8 +337,14 @@ impl Meter {
 
     fn count(&mut self, usage: Option<&Value>) {
         for (name, value) in usage.and_then(Value::as_object).into_iter().flatten().filter(|(_, value)| !value.is_null()) {
-            self.counted.insert(name.clone(), value.clone());
+            let counted = self.counted.entry(name.clone()).or_insert(Value::Null);
+            raise(counted, value);
         }
+    }
+
+    /// So much came that it cannot be read.
+    pub(crate) fn too_long(&mut self, bytes: u64) {
+        self.account.bytes = self.account.bytes.saturating_add(bytes);
     }
 
     fn write(&mut self, part: &Value) {
@@ -483,6 +520,7 @@ pub(crate) fn on_the_wire(api: Api, events: Vec<(&'static str, Value)>, counted:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::question::KnownAs;
 
     fn event(data: &Value) -> Vec<u8> {
         format!("data: {data}\n\n").into_bytes()
@@ -540,6 +578,55 @@ mod tests {
         let usage = meter.account().usage.unwrap();
         assert_eq!((usage.input_tokens, usage.cached_tokens, usage.output_tokens), (10, 5, 42));
         assert_eq!(meter.account().bytes, 5);
+    }
+
+    #[test]
+    fn a_later_count_that_is_smaller_takes_nothing_away() {
+        let mut meter = Meter::new(Api::Messages, false);
+        for piece in [
+            json!({"type": "message_start", "message": {"usage": {"input_tokens": 1_500, "cache_creation": {"ephemeral_1h_input_tokens": 9}, "output_tokens": 90}}}),
+            json!({"type": "message_delta", "delta": {}, "usage": {"input_tokens": 0, "cache_creation": {"ephemeral_1h_input_tokens": 0}, "output_tokens": 42}}),
+            json!({"type": "message_delta", "delta": {}, "usage": {"input_tokens": "x", "output_tokens": -7}}),
+        ] {
+            meter.take(&event(&piece));
+        }
+        let usage = meter.account().usage.unwrap();
+        assert_eq!((usage.input_tokens, usage.cache_write_1h_tokens, usage.output_tokens), (1_500, 9, 90));
+    }
+
+    #[test]
+    fn counts_that_cannot_be_are_booked_as_the_most_there_can_be() {
+        let body = json!({"model": "gpt-4o", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 100}).to_string();
+        let question = Question::read(Api::Chat, &KnownAs::itself("gpt-4o"), &Members::read(body.as_bytes()).unwrap()).unwrap();
+        let booked = |usage: Value, paid: Option<u64>| {
+            let answer = json!({"choices": [{"message": {"content": "Hi"}}], "usage": usage});
+            let mut room = Usage::default();
+            let account = read(Api::Chat, &HeaderMap::new(), answer.to_string().as_bytes());
+            account.used(&question, paid, &mut room);
+            room
+        };
+        let worst = question.worst(Some(100));
+        assert_eq!((worst.output_tokens, worst.input_tokens), (100, question.most_words));
+        for usage in [
+            json!({"prompt_tokens": 1_000_000_000, "completion_tokens": 5}),
+            json!({"prompt_tokens": -5, "completion_tokens": 5}),
+            json!({"prompt_tokens": 10.5}),
+            json!({"prompt_tokens": "10", "completion_tokens": "5"}),
+        ] {
+            assert_eq!(booked(usage.clone(), Some(100)), worst, "{usage}");
+        }
+        let by_size = Usage::new(question.prompt.usual_tokens(), 1);
+        for (usage, paid) in [(json!(null), Some(100)), (json!({}), Some(100)), (json!({"prompt_tokens": -5}), None)] {
+            assert_eq!(booked(usage, paid), by_size, "nobody counted, or nothing is limited");
+        }
+    }
+
+    #[test]
+    fn an_event_that_is_too_long_to_be_read_cost_all_that_is_paid_for() {
+        let mut meter = Meter::new(Api::Chat, false);
+        meter.take(&event(&chunk("Hi")));
+        meter.too_long(8 * 1024 * 1024);
+        assert_eq!(usual_tokens(meter.account().within(Some(100)).bytes), 100);
     }
 
     #[test]

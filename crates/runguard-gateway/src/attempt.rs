@@ -103,7 +103,9 @@ impl Told {
 impl Asking<'_> {
     /// Asks one model.
     pub(crate) async fn attempt(&self, mut guards: Guards, candidate: Candidate) -> Attempt {
-        let Candidate { model, address, question, body } = candidate;
+        let Candidate { model, address, mut question, body } = candidate;
+        question.times_the_price = self.times_the_price(&question);
+        question.most_prompt = self.most_read(&question).saturating_mul(question.times_the_price);
         let circuit_guards = guards.clone();
         let circuit = self.settings.gateway.circuits.then(|| Circuit::new(&circuit_guards, &self.passing.upstream, &model, &self.run.name));
         let (standing, mut permit) = match &circuit {
@@ -263,14 +265,25 @@ impl Asking<'_> {
         matches!(self.credentials, Credentials::Callers) && self.parts.headers.contains_key(&OWN_KEY)
     }
 
-    async fn set_aside(&self, guards: &Guards, question: &Question) -> Result<SetAside, Refusal> {
+    /// The most tokens that the model reads, images apart.
+    fn most_read(&self, question: &Question) -> u64 {
         let mut tokens = question.most_words;
         if question.follows {
             tokens = tokens.saturating_add(self.earlier.and_then(|earlier| earlier.tokens).unwrap_or(MOST_UNSEEN_TOKENS));
         }
         tokens = tokens.saturating_add(question.documents.min(MOST_DOCUMENTS).saturating_mul(MOST_UNSEEN_TOKENS));
+        tokens.saturating_add(question.added)
+    }
+
+    /// What leaves to the provider how it is served is taken for as dear as that provider has been before.
+    fn times_the_price(&self, question: &Question) -> u64 {
+        let times_if_first = if self.gateway.serves_first(&self.passing.upstream) { question.times_if_first } else { 1 };
+        question.times_the_price.saturating_mul(times_if_first)
+    }
+
+    async fn set_aside(&self, guards: &Guards, question: &Question) -> Result<SetAside, Refusal> {
         // As many bytes as even the usual rule makes so many tokens of: what is set aside is never what is only usual.
-        let bytes = tokens.saturating_mul(question.times_the_price).saturating_mul(USUAL_BYTES_A_TOKEN);
+        let bytes = question.most_prompt.saturating_mul(USUAL_BYTES_A_TOKEN);
         let prompt = Prompt { bytes, attachments: question.prompt.attachments.saturating_mul(2) };
         let wanted = Wanted {
             model: &question.model,
@@ -309,6 +322,7 @@ impl Asking<'_> {
         let account = answer::read(question.api, &head.headers, &body).within(most_output(&question, paid_output));
         let names = if head.status.is_success() { found_again.names(&account) } else { Vec::new() };
         account.tell(&mut guards.call, &names);
+        self.gateway.learn(&self.passing.upstream, &question, &account);
         let mut counted = Usage::default();
         let told = match account.mistake.filter(|_| head.status.is_success()) {
             Some(mistake) if account.usage.is_none() && account.bytes == 0 => Told::Instead(mistake),
@@ -316,7 +330,7 @@ impl Asking<'_> {
             None => Told::Answer(head.status),
         };
         let is_paid = head.status.is_success() && !matches!(told, Told::Instead(_));
-        let used = if is_paid { account.used(&question, &mut counted) } else { Used::Nothing };
+        let used = if is_paid { account.used(&question, paid_output, &mut counted) } else { Used::Nothing };
         let is_estimated = is_paid && account.is_estimated();
         let books = self.gateway.runs.settle(&guards, set_aside, used).await;
         self.gateway.remember(&guards, &account, &run.name, &names).await;

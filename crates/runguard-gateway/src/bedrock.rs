@@ -298,11 +298,11 @@ fn enclosed(list: &str, depth: u8, prompt: &mut Prompt) -> u64 {
     for item in items.into_iter().filter_map(|item| serde_json::from_str::<Block<'_>>(item.get()).ok()) {
         if let Some(image) = item.image {
             prompt.attachments = prompt.attachments.saturating_add(1);
-            prompt.bytes = prompt.bytes.saturating_sub(image.get().len() as u64);
+            prompt.bytes = prompt.bytes.saturating_sub(data_of(image));
         }
         for document in [item.document, item.video, item.audio].into_iter().flatten() {
             documents += 1;
-            prompt.bytes = prompt.bytes.saturating_sub(document.get().len() as u64);
+            prompt.bytes = prompt.bytes.saturating_sub(data_of(document));
         }
         let given = item.tool_result.and_then(|result| serde_json::from_str::<Block<'_>>(result.get()).ok()?.content);
         for list in [item.content, given].into_iter().flatten() {
@@ -310,6 +310,21 @@ fn enclosed(list: &str, depth: u8, prompt: &mut Prompt) -> u64 {
         }
     }
     documents
+}
+
+/// How long the data of an image or a document is; what stands beside it may be read.
+fn data_of(part: &RawValue) -> u64 {
+    #[derive(Deserialize)]
+    struct Part<'a> {
+        #[serde(borrow)]
+        source: Source<'a>,
+    }
+    #[derive(Deserialize)]
+    struct Source<'a> {
+        #[serde(borrow)]
+        bytes: &'a RawValue,
+    }
+    serde_json::from_str::<Part<'_>>(part.get()).map_or(0, |part| part.source.bytes.get().len() as u64)
 }
 
 #[cfg(test)]

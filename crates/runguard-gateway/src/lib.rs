@@ -12,6 +12,8 @@ mod bedrock;
 mod beginning;
 mod circuit;
 mod earlier;
+mod elsewhere;
+mod enclosed;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod history;
@@ -27,6 +29,7 @@ mod upstream;
 
 pub use self::passing::{Passing, find};
 
+use crate::answer::Account;
 use crate::api::{Api, Kind};
 use crate::attempt::{Asking, Attempt, Candidate, is_packed, send};
 use crate::beginning::{Firsts, FoundAgain};
@@ -43,6 +46,7 @@ use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Request, StatusCode};
 use runguard_core::Reason;
 use runguard_core::calendar::Zone;
+use runguard_core::prices::ServiceTier;
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::secret_files::SecretFiles;
 use runguard_engine::settings::{GatewaySettings, OnLoop, OnStop, Settings, Upstream};
@@ -53,9 +57,10 @@ use runguard_http::load::Share;
 use runguard_http::reply::Reply;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex};
-use std::time::Instant;
-use tokio::sync::{OnceCell, oneshot};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{OnceCell, oneshot, watch};
 
 /// The longest answer that is read as a whole.
 const MOST_ANSWER_BYTES: usize = 64 * 1024 * 1024;
@@ -73,6 +78,10 @@ pub struct Gateway {
     firsts: Mutex<Firsts>,
     keys: SecretFiles,
     aws: bedrock::Signer,
+    /// Upstreams that served before others what did not ask for it.
+    serve_first: Mutex<HashSet<String>>,
+    /// Turns true when the service stops.
+    stopping: Option<watch::Receiver<bool>>,
 }
 
 /// The key of ours that a request to a provider carries, wherever it stands.
@@ -98,7 +107,36 @@ fn wants_no_key(upstream: &Upstream) -> bool {
     upstream.key_env.is_empty() && upstream.key_file.is_empty()
 }
 
+/// How long streams go on when the service stops, in less than the time that connections have.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
 impl Gateway {
+    /// One that settles what streams once `stopping` turns true.
+    pub fn until(stopping: watch::Receiver<bool>) -> Self {
+        Self { stopping: Some(stopping), ..Self::default() }
+    }
+
+    /// Ready when the service stops, and streams have had their time.
+    async fn has_to_stop(&self) {
+        let Some(mut stopping) = self.stopping.clone() else { return std::future::pending().await };
+        if stopping.wait_for(|is_stopping| *is_stopping).await.is_err() {
+            return std::future::pending().await;
+        }
+        tokio::time::sleep(LAST_WORDS).await;
+    }
+
+    /// Whether an upstream serves before others, for more, what leaves that to it.
+    fn serves_first(&self, upstream: &str) -> bool {
+        self.serve_first.lock().unwrap_or_else(PoisonError::into_inner).contains(upstream)
+    }
+
+    /// Learns from an answer how its upstream serves.
+    fn learn(&self, upstream: &str, question: &Question, account: &Account) {
+        if question.times_if_first > 1 && account.usage.is_some_and(|usage| usage.service_tier == ServiceTier::Priority) {
+            self.serve_first.lock().unwrap_or_else(PoisonError::into_inner).insert(upstream.to_owned());
+        }
+    }
+
     /// Reads the keys of the providers that stand in files, so that what is wrong with them is said at the start.
     pub fn look_at_keys(&self, settings: &GatewaySettings) {
         for upstream in settings.upstreams.values().filter(|_| settings.enabled) {
@@ -236,18 +274,18 @@ impl Gateway {
         let text = |name| members.text(name).ok().flatten().map(Cow::into_owned);
         let conversation = members.get("conversation").and_then(identity::conversation).filter(|_| api == Api::Responses);
         // Answers have names of their own; a conversation has one as long as it lasts.
-        let follows = text("previous_response_id").filter(|_| api == Api::Responses).or_else(|| conversation.clone());
-        let earlier = match &follows {
-            Some(name) => match self.named(&guards, &filed(&passing.upstream, name)).await {
-                Named::Known(answer) => Some(answer),
+        let previous = text("previous_response_id").filter(|name| api == Api::Responses && !name.is_empty());
+        let asks_for_its_own = asks_for_its_own(&parts.headers, caller, settings.gateway.upstreams.get(&passing.upstream));
+        let follows = previous.clone().or_else(|| conversation.clone());
+        let mut earlier = None;
+        for name in [&previous, &conversation].into_iter().flatten() {
+            match self.named(&guards, &filed(&passing.upstream, name)).await {
+                Named::Known(answer) if follows.as_ref() == Some(name) => earlier = Some(answer),
                 // The provider would tell it to whoever has the operator's key.
-                Named::Foreign if !asks_for_its_own(&parts.headers, caller, settings.gateway.upstreams.get(&passing.upstream)) => {
-                    return Err(not_theirs(name));
-                }
-                Named::Unknown | Named::Foreign => None,
-            },
-            None => None,
-        };
+                Named::Foreign if !asks_for_its_own => return Err(not_theirs(name)),
+                Named::Known(_) | Named::Unknown | Named::Foreign => {}
+            }
+        }
         let today = guards.now().map_or_else(String::new, |now| Zone::UTC.date(now));
         let follows = match (&earlier, &follows) {
             (Some(earlier), _) => Follows::Run(&earlier.run),

@@ -100,6 +100,8 @@ pub(crate) enum Came {
     End,
     /// It is silent for too long, or was never one.
     Broken,
+    /// One event has at least so many bytes, and is not read: what it cost may be as much.
+    TooLong(u64),
 }
 
 /// An answer that streams, event by event.
@@ -144,8 +146,9 @@ impl Events {
                 Ok(Some(Ok(frame))) => frame,
                 Ok(Some(Err(_))) | Err(_) => return Came::Broken,
             };
-            if self.pieces.push(&frame.into_data().unwrap_or_default()).is_err() {
-                return Came::Broken;
+            let data = frame.into_data().unwrap_or_default();
+            if self.pieces.push(&data).is_err() {
+                return Came::TooLong((self.pieces.take_rest().len() + data.len()) as u64);
             }
         }
     }
@@ -163,7 +166,7 @@ impl Events {
                     (signs > MOST_SIGNS_BYTES).then_some(None)
                 }
                 Came::Event(event) => Some(Some(event.clone())),
-                Came::Rest(_) | Came::End | Came::Broken => Some(None),
+                Came::Rest(_) | Came::End | Came::Broken | Came::TooLong(_) => Some(None),
             };
             self.looked_at.push_back(came);
             if let Some(first) = first {

@@ -1,7 +1,9 @@
 //! A question to a model, as far as it must be known here: which model, how long a prompt, how long an answer, whether it streams.
 
-use crate::api::Api;
+use crate::api::{Api, Dialect};
+use crate::bedrock::Family;
 use crate::members::{BadBody, Members};
+use crate::{elsewhere, enclosed};
 use bytes::Bytes;
 use runguard_core::prices::{Prices, Prompt, ServiceTier, UnknownModel, Usage};
 use serde::Deserialize;
@@ -27,16 +29,22 @@ pub(crate) struct Question {
     pub(crate) prompt: Prompt,
     /// The most tokens of its words: in what is no plain text a token has hardly more than a byte.
     pub(crate) most_words: u64,
+    /// The most tokens of all its prompt, as they are set aside: what the provider adds is among them once that is known.
+    pub(crate) most_prompt: u64,
     /// What a model may think before it answers, which a bound of the answer must leave room for.
     pub(crate) thinking: u64,
     /// The provider adds what was said before.
     pub(crate) follows: bool,
     /// What is somewhere else, or has pages: nobody here knows how much it is.
     pub(crate) documents: u64,
+    /// Tokens that the provider adds by itself, as many as it can: they are set aside, and not among the words.
+    pub(crate) added: u64,
     /// What makes its price unknowable; such a question is not passed on while dollars are limited.
     pub(crate) unmetered: Option<&'static str>,
     /// How many times the usual price its tokens may cost.
     pub(crate) times_the_price: u64,
+    /// How many times more where the provider serves it before others, which it leaves to the provider.
+    pub(crate) times_if_first: u64,
     /// The longest answer of the model, where it is known.
     pub(crate) longest_of_model: Option<u64>,
 }
@@ -85,7 +93,7 @@ struct StreamOptions {
 /// Members by which the provider is told to add to the prompt.
 const UNSEEN: [&str; 2] = ["previous_response_id", "conversation"];
 /// Parts of a prompt that are somewhere else.
-const ELSEWHERE: [&str; 3] = ["\"file_id\"", "\"item_reference\"", "\"file_url\""];
+const ELSEWHERE: [&str; 5] = ["\"file_id\"", "\"item_reference\"", "\"file_url\"", "\"video_url\"", "\"audio_url\""];
 /// Tools that the caller runs itself, by the beginning of their type; a provider's own add to the prompt, and have fees.
 const CALLERS_TOOLS: [&str; 8] = ["function", "custom", "bash", "text_editor", "computer", "memory", "local_shell", "apply_patch"];
 /// Names that must be written as they are.
@@ -131,12 +139,27 @@ impl Question {
         }
         let mut prompt = Prompt::default();
         let has_documents = measure(&mut prompt, body.whole_text());
+        prompt.bytes = prompt.bytes.saturating_sub(enclosed::bytes(api, body));
         let wants_usage = body
             .get("stream_options")
             .and_then(|options| serde_json::from_str::<StreamOptions>(options).ok())
             .is_some_and(|options| options.include_usage == Some(true));
-        let tier = body.text("service_tier")?.map_or_else(ServiceTier::default, |tier| ServiceTier::named(&tier));
+        let said_tier = body.text("service_tier")?;
+        // Who leaves it to the provider in so many words may be served first.
+        let tier = said_tier.as_ref().map_or_else(ServiceTier::default, |tier| match tier.as_ref() {
+            "auto" if api.dialect() == Dialect::OpenAi => ServiceTier::Priority,
+            tier => ServiceTier::named(tier),
+        });
         let text = body.whole_text();
+        let words = most_words(text).saturating_sub(prompt_bytes_left_out(&prompt, text));
+        let priced = known_as.priced.as_ref();
+        let longest_of_model = Prices::bundled().longest_answer(priced);
+        let recordings = elsewhere::recordings(api, body);
+        // Of a prediction what does not come true is paid as what is written.
+        let predicted = body.get("prediction").map_or(0, |prediction| {
+            let dearer = times(priced, Usage::new(0, MANY), Usage::new(MANY, 0)).unwrap_or(DEAREST_OUTPUT);
+            most_words(prediction).saturating_mul(choices).saturating_mul(dearer)
+        });
         Ok(Self {
             api,
             streams: api != Api::Embeddings && body.flag("stream")?,
@@ -144,7 +167,8 @@ impl Question {
             max_output,
             choices,
             prompt,
-            most_words: most_words(body.whole_text()).saturating_sub(prompt_bytes_left_out(&prompt, body.whole_text())),
+            most_words: words,
+            most_prompt: words,
             thinking: body
                 .get("thinking")
                 .and_then(|thinking| serde_json::from_str::<Thinking>(thinking).ok())
@@ -153,12 +177,19 @@ impl Question {
             documents: {
                 let is_elsewhere = ELSEWHERE.iter().any(|part| memchr::memmem::find(text.as_bytes(), part.as_bytes()).is_some());
                 let enclosed = if has_documents || is_elsewhere { documents(text).max(1) } else { 0 };
-                // A prompt that is stored at the provider is one more.
-                enclosed.saturating_add(u64::from(api == Api::Responses && body.get("prompt").is_some()))
+                enclosed.saturating_add(elsewhere::documents(api, body))
             },
-            unmetered: unmetered(&known_as.priced, body),
-            times_the_price: times_the_price(&known_as.priced, tier, body),
-            longest_of_model: Prices::bundled().longest_answer(&known_as.priced),
+            added: elsewhere::tokens_of_recordings(recordings, longest_of_model)
+                .saturating_add(elsewhere::around_tools(api, body))
+                .saturating_add(predicted),
+            unmetered: unmetered(api, priced, body),
+            times_the_price: times_the_price(priced, tier, recordings > 0, body),
+            times_if_first: if said_tier.is_none() && api.dialect() == Dialect::OpenAi {
+                times(priced, Usage::new(MANY, MANY).in_tier(ServiceTier::Priority), Usage::new(MANY, MANY)).unwrap_or(1)
+            } else {
+                1
+            },
+            longest_of_model,
             model: model.to_owned(),
         })
     }
@@ -177,15 +208,22 @@ impl Question {
     /// The most it can have cost: whoever may have been paid is taken to have been. Where nothing is limited, what its prompt usually does.
     pub(crate) fn worst(&self, paid_output: Option<u64>) -> Usage {
         match paid_output {
-            Some(output) => Usage::new(self.most_words, output.saturating_mul(self.choices)),
+            Some(output) => Usage::new(self.most_prompt, output.saturating_mul(self.choices).saturating_mul(self.times_the_price)),
             None => Usage::new(self.prompt.usual_tokens(), 0),
         }
+    }
+
+    /// What its prompt is booked as where nobody counted it before the answer broke off: by what it can have where something is limited, so that
+    /// leaving often does not pass a limit.
+    pub(crate) fn prompt_left(&self, is_limited: bool) -> Usage {
+        Usage::new(if is_limited { self.most_prompt } else { self.prompt.usual_tokens() }, 0)
     }
 
     /// Takes another measure of the prompt, by one who knows where in this text something is enclosed.
     pub(crate) fn enclose(&mut self, text: &str, prompt: Prompt) {
         self.prompt = prompt;
         self.most_words = most_words(text).saturating_sub(prompt_bytes_left_out(&prompt, text));
+        self.most_prompt = self.most_words;
     }
 
     /// Whether the stream has to be asked for what it used: the caller does not want to know, and else nobody is told.
@@ -249,9 +287,13 @@ fn documents(text: &str) -> u64 {
                 {
                     return 1;
                 }
-                part.values().map(count).sum()
+                let linked = ["audio_url", "video_url"].map(|name| u64::from(part.get("type").is_some_and(|kind| kind == name)));
+                if linked != [0, 0] {
+                    return linked[0] + linked[1] * elsewhere::LONGEST_CONTEXT;
+                }
+                part.values().map(count).fold(0, u64::saturating_add)
             }
-            Value::Array(parts) => parts.iter().map(count).sum(),
+            Value::Array(parts) => parts.iter().map(count).fold(0, u64::saturating_add),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
         }
     }
@@ -270,7 +312,7 @@ fn hides_letters(text: &str) -> bool {
 }
 
 /// What of a question has a price that nobody here knows.
-fn unmetered(model: &str, body: &Members<'_>) -> Option<&'static str> {
+fn unmetered(api: Api, model: &str, body: &Members<'_>) -> Option<&'static str> {
     #[derive(Deserialize)]
     struct Tool<'a> {
         #[serde(borrow, default, rename = "type")]
@@ -282,8 +324,19 @@ fn unmetered(model: &str, body: &Members<'_>) -> Option<&'static str> {
     if ["models", "plugins", "web_search_options", "mcp_servers"].iter().any(|name| body.get(name).is_some()) {
         return Some("`models`, `plugins`, `web_search_options` or `mcp_servers`: what the provider does for them has a price of its own");
     }
+    if ["extra_body", "google"].iter().filter_map(|name| body.get(name)).any(|more| more.contains("\"tools\"")) {
+        return Some("tools inside of `extra_body`: some that the provider runs itself have a fee of its own");
+    }
     if body.get("speed").is_some_and(|speed| speed != "\"standard\"") {
         return Some("a `speed` whose price is not known");
+    }
+    if matches!(api, Api::Messages | Api::Invoke(Family::Anthropic)) && body.get("container").is_some() {
+        return Some("a `container`: what the provider keeps and runs in it adds to the prompt, and has a fee of its own");
+    }
+    if api == Api::Responses && body.get("prompt").is_some() && body.get("tools").is_none() {
+        return Some(
+            "a stored `prompt` without `tools` beside it: those that are stored with it may have fees; send `tools`, an empty list will do",
+        );
     }
     if hides_letters(body.whole_text()) {
         return Some("plain letters that are written as `\\u…`: what it asks for cannot be told");
@@ -298,22 +351,30 @@ fn unmetered(model: &str, body: &Members<'_>) -> Option<&'static str> {
     (!tools.iter().all(is_callers)).then_some("a tool that the provider runs itself: it adds to the prompt, and has a fee of its own")
 }
 
-/// How many times the usual price it may cost: served before others, spoken, or written to a cache.
-fn times_the_price(model: &str, tier: ServiceTier, body: &Members<'_>) -> u64 {
+/// Tokens that are compared by what they cost.
+const MANY: u64 = 1_000_000;
+/// How many times what is read what is written costs, of a model whose price nobody here knows.
+const DEAREST_OUTPUT: u64 = 10;
+
+/// How many times one use of a model costs what another does, where its price is known.
+fn times(model: &str, special: Usage, usual: Usage) -> Option<u64> {
+    let cost = |usage: &Usage| Prices::bundled().cost(model, usage, &UnknownModel::Error).map(|(cost, _)| cost.as_nanos().unsigned_abs());
+    match (cost(&special), cost(&usual)) {
+        (Ok(special), Ok(usual)) if usual > 0 => Some(special.div_ceil(usual).max(1)),
+        (_, _) => None,
+    }
+}
+
+/// How many times the usual price it may cost: served before others, spoken, written to a cache, or read once more to be made shorter.
+fn times_the_price(model: &str, tier: ServiceTier, has_recordings: bool, body: &Members<'_>) -> u64 {
     /// What is kept for an hour costs twice as much as what is only read.
     const CACHED: u64 = 2;
-    const MANY: u64 = 1_000_000;
-    let times = |special: Usage, usual: Usage| {
-        let cost =
-            |usage: &Usage| Prices::bundled().cost(model, usage, &UnknownModel::Error).map(|(cost, _)| cost.as_nanos().unsigned_abs());
-        match (cost(&special), cost(&usual)) {
-            (Ok(special), Ok(usual)) if usual > 0 => special.div_ceil(usual).max(1),
-            (_, _) => 1,
-        }
-    };
+    const MADE_SHORTER: u64 = 2;
+    let times = |special: Usage, usual: Usage| times(model, special, usual).unwrap_or(1);
     let says = |mark: &[u8]| memchr::memmem::find(body.whole_text().as_bytes(), mark).is_some();
     let served = if tier == ServiceTier::Standard { 1 } else { times(Usage::new(MANY, MANY).in_tier(tier), Usage::new(MANY, MANY)) };
-    let is_spoken = body.get("modalities").is_some_and(|kinds| kinds.contains("audio")) || says(b"\"input_audio\"");
+    let is_heard = has_recordings || says(b"\"input_audio\"") || says(b"\"audio_url\"");
+    let is_spoken = is_heard || body.get("modalities").is_some_and(|kinds| kinds.contains("audio"));
     let spoken = if is_spoken {
         let written = times(Usage { audio_output_tokens: MANY, ..Usage::default() }, Usage::new(0, MANY));
         written.max(times(Usage { audio_input_tokens: MANY, ..Usage::default() }, Usage::new(MANY, 0)))
@@ -321,13 +382,18 @@ fn times_the_price(model: &str, tier: ServiceTier, body: &Members<'_>) -> u64 {
         1
     };
     let is_cached = says(b"\"cache_control\"") || says(b"\"cachePoint\"");
-    served.saturating_mul(spoken).saturating_mul(if is_cached { CACHED } else { 1 })
+    let is_made_shorter = body.get("context_management").is_some_and(|managed| managed.contains("compact"));
+    served.saturating_mul(spoken).saturating_mul(if is_cached { CACHED } else { 1 }).saturating_mul(if is_made_shorter {
+        MADE_SHORTER
+    } else {
+        1
+    })
 }
 
-/// Adds the whole of a piece of JSON: whatever a model reads stands in it, and what it does not read is short. Images are not counted by
-/// their bytes; what they are is said by where they stand, never by how they look. Whether there are documents, whose pages nobody counts here.
+/// Adds the whole of a piece of JSON: whatever a model reads stands in it, and what it does not read is short. What looks like an image is one
+/// more attachment, wherever it stands; whose bytes are not words is said elsewhere. Whether there are documents, whose pages nobody counts here.
 fn measure(prompt: &mut Prompt, json: &str) -> bool {
-    let (mut enclosed, mut has_documents) = (0_u64, false);
+    let mut has_documents = false;
     let mut rest = json.as_bytes();
     let mut name: &[u8] = b"";
     while let Some(start) = memchr::memchr(b'"', rest) {
@@ -336,31 +402,23 @@ fn measure(prompt: &mut Prompt, json: &str) -> bool {
         let (text, behind) = (&text[..end], text.get(end + 1..).unwrap_or_default());
         let is_name = behind.trim_ascii_start().first() == Some(&b':');
         let place = if is_name { Place::Words } else { place_of(name, text, json) };
-        if matches!(place, Place::Image | Place::Link) {
+        if place == Place::Image {
             prompt.attachments = prompt.attachments.saturating_add(1);
-        }
-        if matches!(place, Place::Image | Place::Document) && text.len() > SHORTEST_ENCLOSED {
-            enclosed = enclosed.saturating_add(text.len() as u64);
         }
         has_documents |= place == Place::Document;
         name = if is_name { text } else { b"" };
         rest = behind;
     }
-    prompt.bytes = prompt.bytes.saturating_add((json.len() as u64).saturating_sub(enclosed));
+    prompt.bytes = prompt.bytes.saturating_add(json.len() as u64);
     has_documents
 }
 
-/// A shorter text is counted as it is.
-const SHORTEST_ENCLOSED: usize = 1_024;
-
-/// What a text in a question is, by where it stands.
+/// What a text in a question looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Words,
-    /// The image itself.
+    /// An image, or where one is.
     Image,
-    /// Where an image is.
-    Link,
     /// A document, or the word that one is meant.
     Document,
 }
@@ -376,8 +434,7 @@ fn place_of(name: &[u8], text: &[u8], json: &str) -> Place {
         [before, behind].into_iter().any(|part| memchr::memmem::find(part, kind).is_some())
     };
     match name {
-        b"url" | b"image_url" if text.starts_with(b"data:image/") => Place::Image,
-        b"url" | b"image_url" => Place::Link,
+        b"url" | b"image_url" => Place::Image,
         b"data" if is_beside(b"\"image/") => Place::Image,
         b"data" if is_beside(b"\"application/pdf\"") => Place::Document,
         b"file_data" => Place::Document,
@@ -492,6 +549,13 @@ mod tests {
                 "what looks like an image and is said is words"
             );
         }
+        for words in [json!({"url": format!("data:image/{picture}")}), json!({"mime": "image/png", "data": picture})] {
+            let schema = json!({"model": "m", "messages": [], "tools": [{"name": "f", "input_schema": {"examples": [words]}}]});
+            let called = json!({"model": "m", "messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": words}]}]});
+            for body in [schema, called] {
+                assert!(size(&body).bytes > picture.len() as u64, "the model reads it as text: {body:.80}");
+            }
+        }
         let literals =
             json!({"model": "m", "messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": vec![true; 1000]}]}]});
         assert!(size(&literals).bytes > 4_000);
@@ -514,6 +578,11 @@ mod tests {
                 2,
             ),
             (json!({"model": "m", "prompt": {"id": "p"}}), 1),
+            (json!({"model": "m", "input": [{"id": "msg_1"}, {"type": "item_reference", "id": "msg_2"}]}), 2),
+            (
+                json!({"model": "m", "messages": [{"content": [{"type": "video_url", "video_url": {"url": "u"}}, {"type": "audio_url", "audio_url": {"url": "u"}}]}]}),
+                6,
+            ),
         ] {
             assert_eq!(question(&body).documents, documents, "{body}");
         }
@@ -527,6 +596,8 @@ mod tests {
             json!({"model": "m", "tools": [{"type": 7}]}),
             json!({"model": "m", "speed": "fast"}),
             json!({"model": "gpt-4o-search-preview"}),
+            json!({"model": "m", "prompt": {"id": "p"}}),
+            json!({"model": "m", "extra_body": {"tools": [{"type": "web_search"}]}}),
         ] {
             assert!(question(&body).unmetered.is_some(), "{body}");
         }
@@ -539,8 +610,22 @@ mod tests {
         assert_eq!(of_body(Api::Responses, escaped.as_bytes()).unwrap().unmetered, None);
         let own = json!({"model": "m", "tools": [{"type": "function", "name": "f"}, {"name": "g", "input_schema": {}}, {"type": "bash_20250124"}], "background": false});
         assert_eq!(question(&own).unmetered, None);
+        assert_eq!(question(&json!({"model": "m", "prompt": {"id": "p"}, "tools": []})).unmetered, None);
+        assert!(read(Api::Messages, &json!({"model": "m", "container": {"skills": []}})).unmetered.is_some());
         assert_eq!(question(&json!({"model": "gpt-5.4", "input": "a"})).times_the_price, 1);
         assert!(question(&json!({"model": "gpt-5.4", "input": "a", "service_tier": "priority"})).times_the_price >= 2);
+        assert!(question(&json!({"model": "gpt-5.4", "input": "a", "service_tier": "auto"})).times_the_price >= 2);
+        let first = |body: &Value| question(body).times_if_first;
+        assert!(first(&json!({"model": "gpt-5.4", "input": "a"})) >= 2, "the provider may decide");
+        assert_eq!(first(&json!({"model": "gpt-5.4", "input": "a", "service_tier": "default"})), 1);
+        let shorter = json!({"model": "m", "messages": [], "context_management": {"edits": [{"type": "compact_20260112"}]}});
+        assert_eq!(read(Api::Messages, &shorter).times_the_price, 2, "all of it is read once more");
+        let recorded = json!({"model": "gpt-4o-audio-preview", "messages": [{"role": "assistant", "audio": {"id": "a"}}]});
+        let recorded = read(Api::Chat, &recorded);
+        assert!(recorded.times_the_price >= 8 && recorded.added >= 16_384);
+        let predicted =
+            read(Api::Chat, &json!({"model": "gpt-4o", "messages": [], "prediction": {"type": "content", "content": "A".repeat(900)}}));
+        assert!((3_600..4_000).contains(&predicted.added), "as dear as what is written: {}", predicted.added);
         let spoken = json!({"model": "gpt-4o-audio-preview", "modalities": ["text", "audio"]});
         assert!(read(Api::Chat, &spoken).times_the_price >= 8, "{}", read(Api::Chat, &spoken).times_the_price);
         assert_eq!(question(&json!({"model": "m", "input": [{"cache_control": {"type": "ephemeral"}}]})).times_the_price, 2);

@@ -116,19 +116,28 @@ async fn follow(gateway: Arc<Gateway>, passed: Passed, mut events: Events, send:
     let Passed { question, run, set_aside, mut guards, when_caller_leaves, paid_output, circuit, found_again, .. } = passed;
     let mut meter = Meter::new(question.api, question.must_ask_for_usage()).with_prompt(question.prompt.usual_tokens());
     let most = most_output(&question, paid_output);
-    let ended = match pass_on(&mut events, &mut meter, most, &send).await {
-        Ended::CallerLeft if when_caller_leaves == WhenCallerLeaves::Drain => drain(&mut events, &mut meter, most).await,
-        ended => ended,
+    let following = async {
+        match pass_on(&mut events, &mut meter, most, &send).await {
+            Ended::CallerLeft if when_caller_leaves == WhenCallerLeaves::Drain => drain(&mut events, &mut meter, most).await,
+            ended => ended,
+        }
+    };
+    let ended = tokio::select! {
+        ended = following => ended,
+        // Nobody would settle it later.
+        () = gateway.has_to_stop() => Ended::Broken,
     };
     drop(events);
     let account = meter.account().within(most);
     let names = found_again.names(&account);
     account.tell(&mut guards.call, &names);
+    gateway.learn(&guards.call.upstream, &question, &account);
     let mut counted = Usage::default();
-    let usage = account.usage.unwrap_or_else(|| Usage::new(question.prompt.usual_tokens(), 0));
+    let is_limited = paid_output.is_some() && matches!(ended, Ended::CallerLeft | Ended::Broken);
+    let usage = account.usage.unwrap_or_else(|| question.prompt_left(is_limited));
     let used = match ended {
         // Clients go when they have heard the last event, before the connection is at its end.
-        Ended::ByProvider | Ended::Broken | Ended::CallerLeft if meter.is_complete() => account.used(&question, &mut counted),
+        Ended::ByProvider | Ended::Broken | Ended::CallerLeft if meter.is_complete() => account.used(&question, paid_output, &mut counted),
         Ended::ByProvider | Ended::Broken | Ended::Cut | Ended::CallerLeft => {
             Used::BrokenOff { model: None, usage: &usage, bytes: account.bytes }
         }
@@ -167,6 +176,10 @@ async fn pass_on(events: &mut Events, meter: &mut Meter, most: Option<u64>, send
             }
             Came::End => return Ended::ByProvider,
             Came::Broken => return Ended::Broken,
+            Came::TooLong(bytes) => {
+                meter.too_long(bytes);
+                return Ended::Broken;
+            }
         };
         let passed = match meter.take(&event) {
             Pass::AsItCame => event,
@@ -193,6 +206,10 @@ async fn drain(events: &mut Events, meter: &mut Meter, most: Option<u64>) -> End
                 }
                 Came::End => return Ended::ByProvider,
                 Came::Broken => return Ended::Broken,
+                Came::TooLong(bytes) => {
+                    meter.too_long(bytes);
+                    return Ended::Broken;
+                }
             }
             if most.is_some_and(|most| meter.is_beyond(most)) {
                 return Ended::Cut;

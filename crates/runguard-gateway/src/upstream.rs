@@ -143,8 +143,14 @@ pub(crate) fn connections() -> Result<Connections, String> {
 }
 
 /// Headers between two neighbours, which end here.
-static OF_A_HOP: [HeaderName; 11] = [
+static OF_A_HOP: [HeaderName; 15] = [
     CONNECTION,
+    // It belongs to the site that set it, which is here.
+    COOKIE,
+    // What is metered is what is asked: behind another method there could be another price.
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-method-override"),
     HOST,
     CONTENT_LENGTH,
     TE,
@@ -157,8 +163,7 @@ static OF_A_HOP: [HeaderName; 11] = [
     HeaderName::from_static("proxy-connection"),
 ];
 /// Headers that say who the caller is: with the operator's key it is the operator who asks.
-static OF_THE_CALLER: [HeaderName; 9] = [
-    COOKIE,
+static OF_THE_CALLER: [HeaderName; 8] = [
     FORWARDED,
     HeaderName::from_static("x-forwarded-for"),
     HeaderName::from_static("x-forwarded-host"),
@@ -297,6 +302,9 @@ mod tests {
             ("x-stainless-lang", "python"),
             ("accept-encoding", "gzip"),
             ("cookie", "session=1"),
+            ("x-http-method-override", "POST"),
+            ("x-http-method", "POST"),
+            ("x-method-override", "POST"),
             ("forwarded", "for=10.0.0.1"),
             ("x-forwarded-for", "10.0.0.1"),
             ("openai-organization", "org-callers"),
@@ -311,6 +319,7 @@ mod tests {
         assert_eq!((ours["x-api-key"].to_str().unwrap(), ours["accept-encoding"].to_str().unwrap()), ("sk-provider", "identity"));
         let callers = travelling(&headers, Dialect::OpenAi, &Credentials::Callers).unwrap();
         assert!(callers.get("authorization").is_none(), "a key of ours goes nowhere");
+        assert!(["cookie", "x-http-method-override", "x-http-method", "x-method-override"].iter().all(|name| callers.get(*name).is_none()));
         assert_eq!(callers["openai-project"], "proj-callers", "with a key of the caller's own it is the caller's to say");
         headers.insert(AUTHORIZATION, HeaderValue::from_static("Bearer sk-own"));
         assert_eq!(travelling(&headers, Dialect::OpenAi, &Credentials::Callers).unwrap()["authorization"], "Bearer sk-own");

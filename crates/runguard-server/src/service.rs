@@ -45,7 +45,7 @@ pub(crate) type SharedEngine = Arc<Engine>;
 impl App {
     pub(crate) fn new(engine: SharedEngine, openness: Openness, stopping: watch::Receiver<bool>) -> Self {
         let server = &engine.started_with.server;
-        let gateway = Arc::<Gateway>::default();
+        let gateway = Arc::new(Gateway::until(stopping.clone()));
         gateway.look_at_keys(&engine.started_with.gateway);
         let limits = StreamLimits { overall: server.max_streams as usize, per_key: server.max_streams_per_key as usize };
         Self {

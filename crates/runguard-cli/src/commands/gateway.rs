@@ -22,10 +22,10 @@ pub(crate) struct Gateway {
     /// Dollars that one run may spend [default: no limit]
     #[arg(long, value_name = "USD")]
     max_usd_per_run: Option<f64>,
-    /// Dollars that all runs together may spend in a day [default: no limit]
+    /// Dollars that all runs of a tenant together may spend in a day; without tenants: all runs [default: no limit]
     #[arg(long, value_name = "USD")]
     max_usd_per_day: Option<f64>,
-    /// Dollars that all runs together may spend in a month [default: no limit]
+    /// Dollars that all runs of a tenant together may spend in a month; without tenants: all runs [default: no limit]
     #[arg(long, value_name = "USD")]
     max_usd_per_month: Option<f64>,
 }

@@ -168,7 +168,8 @@ impl Usage {
     /// From the `usage` of `OpenAI`'s chat completions or responses, and of the many services that answer like them.
     ///
     /// Cached, cache-writing and audio tokens are part of the reported prompt, and reasoning and audio are part of the completion. All cache
-    /// writes count as [`Self::cache_write_tokens`], however long they are kept. The `service_tier` stands beside the usage in an answer: it
+    /// writes count as [`Self::cache_write_tokens`], however long they are kept. Some services count reasoning beside the completion, and in the
+    /// total alone: what the total has beyond both is output. The `service_tier` stands beside the usage in an answer: it
     /// is told with [`Self::in_tier`].
     pub fn from_openai(usage: &Value) -> Result<Self, UsageError> {
         let report = Report::read(usage, &["prompt_tokens", "input_tokens", "completion_tokens", "output_tokens"])?;
@@ -178,7 +179,8 @@ impl Usage {
         let cached_audio = details.part("cached_tokens_details").unwrap_or_default().count("audio_tokens")?;
         let fresh = prompt.saturating_sub(cached_tokens).saturating_sub(cache_write_tokens);
         let audio_input_tokens = details.count("audio_tokens")?.saturating_sub(cached_audio).min(fresh);
-        let completion = report.first_of(&["completion_tokens", "output_tokens"])?;
+        let beyond_prompt = report.count("total_tokens").map_or(0, |total| total.saturating_sub(prompt));
+        let completion = report.first_of(&["completion_tokens", "output_tokens"])?.max(beyond_prompt);
         let written = report.part("completion_tokens_details").or(report.part("output_tokens_details")).unwrap_or_default();
         let audio_output_tokens = written.count("audio_tokens")?.min(completion);
         Ok(Self {
@@ -194,8 +196,33 @@ impl Usage {
 
     /// From the `usage` of Anthropic's messages. The reported input is without the cached and cache-writing tokens.
     ///
-    /// In a stream `message_start` carries the input and `message_delta` the output **so far**, not a delta.
+    /// In a stream `message_start` carries the input and `message_delta` the output **so far**, not a delta. Where the model was asked several
+    /// times for one answer (a conversation was compacted), `iterations` has all of it, and the counts beside it only the last: the larger counts.
     pub fn from_anthropic(usage: &Value) -> Result<Self, UsageError> {
+        let mut all = Self::default();
+        for one in usage.get("iterations").and_then(Value::as_array).into_iter().flatten() {
+            let one = Self::of_one_message(one)?;
+            all = Self {
+                input_tokens: all.input_tokens.saturating_add(one.input_tokens),
+                output_tokens: all.output_tokens.saturating_add(one.output_tokens),
+                cached_tokens: all.cached_tokens.saturating_add(one.cached_tokens),
+                cache_write_tokens: all.cache_write_tokens.saturating_add(one.cache_write_tokens),
+                cache_write_1h_tokens: all.cache_write_1h_tokens.saturating_add(one.cache_write_1h_tokens),
+                ..all
+            };
+        }
+        let last = Self::of_one_message(usage)?;
+        Ok(Self {
+            input_tokens: last.input_tokens.max(all.input_tokens),
+            output_tokens: last.output_tokens.max(all.output_tokens),
+            cached_tokens: last.cached_tokens.max(all.cached_tokens),
+            cache_write_tokens: last.cache_write_tokens.max(all.cache_write_tokens),
+            cache_write_1h_tokens: last.cache_write_1h_tokens.max(all.cache_write_1h_tokens),
+            ..last
+        })
+    }
+
+    fn of_one_message(usage: &Value) -> Result<Self, UsageError> {
         let report = Report::read(usage, &["input_tokens", "output_tokens"])?;
         let written = report.part("cache_creation").unwrap_or_default();
         let cache_write_1h_tokens = written.count("ephemeral_1h_input_tokens")?;
@@ -386,6 +413,19 @@ mod tests {
         assert_eq!(Usage::from_anthropic(&only_parts), Ok(expected));
         let only_the_sum = json!({ "input_tokens": 10, "output_tokens": 7, "cache_creation_input_tokens": 300, "cache_creation": null });
         assert_eq!(Usage::from_anthropic(&only_the_sum).unwrap().cache_write_tokens, 300);
+    }
+
+    #[test]
+    fn what_only_a_total_or_a_list_tells_is_counted() {
+        let beside = json!({ "prompt_tokens": 32, "completion_tokens": 9, "total_tokens": 3041, "completion_tokens_details": { "reasoning_tokens": 3000 } });
+        assert_eq!(Usage::from_openai(&beside), Ok(Usage::new(32, 3_009)));
+        assert_eq!(Usage::from_openai(&json!({ "prompt_tokens": 32, "completion_tokens": 9, "total_tokens": "?" })), Ok(Usage::new(32, 9)));
+        let compacted = json!({ "input_tokens": 10, "output_tokens": 5, "iterations": [
+            { "type": "compaction", "input_tokens": 180_000, "output_tokens": 3_500 },
+            { "type": "message", "input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 7 }
+        ]});
+        assert_eq!(Usage::from_anthropic(&compacted), Ok(Usage { cached_tokens: 7, ..Usage::new(180_010, 3_505) }));
+        assert!(Usage::from_anthropic(&json!({ "input_tokens": 1, "output_tokens": 1, "iterations": [{ "input_tokens": -1 }] })).is_err());
     }
 
     #[test]

@@ -181,6 +181,13 @@ fn what_is_enclosed_counts_where_it_stands_and_words_are_words() {
     let page = of(json!([{"document": {"format": "pdf", "name": "a", "source": {"bytes": data}}}]));
     assert!(page.prompt.bytes < 400 && page.documents == 1);
     assert!(of(json!([{"video": {"format": "mp4", "source": {"s3Location": {"uri": "s3://a/b"}}}}])).documents == 1);
+    for words in [
+        json!({"image": data}),
+        json!({"image": {"source": {"bytes": "QUJD"}, "words": data}}),
+        json!({"document": {"format": "txt", "name": "a", "source": {"text": data}}}),
+    ] {
+        assert!(of(json!([words])).prompt.bytes > data.len() as u64, "only what is data is none: {words:.60}");
+    }
     let words = of(json!([{"text": data}, {"toolUse": {"toolUseId": "t", "name": "f", "input": {"image": {"bytes": data}}}}]));
     assert!(words.prompt.attachments == 0 && words.prompt.bytes > 2 * data.len() as u64 && words.most_words > data.len() as u64);
 }

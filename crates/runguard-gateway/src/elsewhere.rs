@@ -1,0 +1,166 @@
+//! What a provider adds to a question that does not stand in it: items and recordings that it keeps, caches, sources of data, its own words
+//! around tools. Each is taken for the most that it can be.
+
+use crate::api::Api;
+use crate::bedrock::Family;
+use crate::members::{BorrowedText, Members};
+use runguard_guards::input::Object;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+/// Documents that a cache or a video may be as long as: a million tokens fit into some models.
+pub(crate) const LONGEST_CONTEXT: u64 = 5;
+/// What Anthropic's models are told around tools: 313 to 700 tokens by model and choice.
+const AROUND_TOOLS: u64 = 1_000;
+/// What they are told of each tool that Anthropic knows by its type: 245 to 1,200 tokens.
+const OF_A_KNOWN_TOOL: u64 = 1_500;
+/// A spoken answer of a model of which nothing is known.
+const LONGEST_SPOKEN: u64 = 16_384;
+
+/// What is somewhere else, in documents.
+pub(crate) fn documents(api: Api, body: &Members<'_>) -> u64 {
+    let has_cache = body.get("cached_content").is_some()
+        || ["extra_body", "google"].iter().filter_map(|name| body.get(name)).any(|more| more.contains("\"cached_content\""));
+    let references = body.get("input").filter(|_| api == Api::Responses).map_or(0, references);
+    // A prompt that is stored at the provider is one more, and so is what is found in data of the caller's there.
+    let stored = u64::from(api == Api::Responses && body.get("prompt").is_some());
+    let sources = u64::from(body.get("data_sources").is_some());
+    references.saturating_add(stored).saturating_add(sources).saturating_add(if has_cache { LONGEST_CONTEXT } else { 0 })
+}
+
+/// Items of a response's input that say only which one is meant; those that say it by their type are counted as parts. What was thought is all
+/// of one conversation: together it is one.
+fn references(input: &str) -> u64 {
+    const OWN: [&str; 13] = [
+        "content",
+        "arguments",
+        "input",
+        "output",
+        "action",
+        "actions",
+        "operation",
+        "queries",
+        "code",
+        "tools",
+        "result",
+        "approve",
+        "encrypted_content",
+    ];
+    let items: Vec<&RawValue> = if input.contains("\"id\"") { serde_json::from_str(input).unwrap_or_default() } else { Vec::new() };
+    let (mut references, mut has_thoughts) = (0, false);
+    for Object(item) in items.into_iter().filter_map(|item| serde_json::from_str(item.get()).ok()) {
+        let has = |name: &str| item.iter().any(|(known, value)| known == name && !matches!(value.get(), "null" | "\"\"" | "[]"));
+        let is_there = |name: &str| item.iter().any(|(known, value)| known == name && value.get() != "null");
+        let kind = item.iter().find(|(name, _)| name == "type").map_or("", |(_, kind)| kind.get());
+        match kind {
+            _ if !has("id") => {}
+            "\"item_reference\"" => {}
+            "\"reasoning\"" => has_thoughts |= !(has("encrypted_content") || has("content")),
+            _ => references += u64::from(!OWN.iter().any(|name| is_there(name))),
+        }
+    }
+    references + u64::from(has_thoughts)
+}
+
+/// Recordings of earlier answers in a chat, which stand there by their names.
+pub(crate) fn recordings(api: Api, body: &Members<'_>) -> u64 {
+    #[derive(Deserialize)]
+    struct Message {
+        #[serde(default)]
+        audio: Value,
+    }
+    let messages = body.get("messages").filter(|messages| api == Api::Chat && messages.contains("\"audio\""));
+    let messages: Vec<&RawValue> = messages.and_then(|messages| serde_json::from_str(messages).ok()).unwrap_or_default();
+    let is_recording = |message: &&RawValue| {
+        // One that says it twice is taken for one.
+        serde_json::from_str::<Message>(message.get()).map_or(true, |message| message.audio.get("id").is_some())
+    };
+    messages.iter().filter(|message| is_recording(message)).count() as u64
+}
+
+/// What recordings have, each as long as the longest answer.
+pub(crate) fn tokens_of_recordings(recordings: u64, longest_of_model: Option<u64>) -> u64 {
+    recordings.saturating_mul(longest_of_model.unwrap_or(LONGEST_SPOKEN))
+}
+
+/// What a model is told around its tools, where it is Anthropic's.
+pub(crate) fn around_tools(api: Api, body: &Members<'_>) -> u64 {
+    #[derive(Deserialize)]
+    struct Tool<'a> {
+        #[serde(borrow, default, rename = "type")]
+        kind: Option<BorrowedText<'a>>,
+    }
+    let more = body.get("additionalModelRequestFields").and_then(|more| Members::read(more.as_bytes()).ok());
+    let (tools, has_others) = match api {
+        Api::Messages | Api::Invoke(Family::Anthropic) => (body.get("tools"), false),
+        Api::Converse => (more.as_ref().and_then(|more| more.get("tools")), body.get("toolConfig").is_some()),
+        Api::Chat | Api::Completions | Api::Responses | Api::Embeddings | Api::Invoke(_) => (None, false),
+    };
+    let tools: Vec<Tool<'_>> = tools.and_then(|tools| serde_json::from_str(tools).ok()).unwrap_or_default();
+    let known = tools.iter().filter(|tool| tool.kind.as_ref().is_some_and(|kind| kind.0 != "custom")).count() as u64;
+    let around = if has_others || !tools.is_empty() { AROUND_TOOLS } else { 0 };
+    known.saturating_mul(OF_A_KNOWN_TOOL).saturating_add(around)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn of<T>(body: &Value, read: impl Fn(&Members<'_>) -> T) -> T {
+        let text = body.to_string();
+        read(&Members::read(text.as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn an_item_with_a_name_and_nothing_else_is_kept_at_the_provider() {
+        let count = |items: Value| of(&json!({"input": items}), |body| documents(Api::Responses, body));
+        assert_eq!(count(json!([{"id": "msg_1"}, {"id": "msg_2", "type": null}, {"id": "msg_3", "type": "message", "role": "user"}])), 3);
+        assert_eq!(count(json!([{"id": "ig_1", "type": "image_generation_call"}])), 1);
+        let thought = json!({"type": "reasoning", "id": "rs_1", "summary": []});
+        assert_eq!(count(json!([thought, thought, thought])), 1, "what was thought is all of one conversation");
+        assert_eq!(count(json!([{"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}])), 0);
+        assert_eq!(count(json!([{"type": "item_reference", "id": "msg_1"}])), 0, "counted as a part");
+        let whole = json!([{"role": "user", "content": "id"}, {"type": "message", "id": "msg_1", "role": "assistant", "content": []},
+            {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": ""},
+            {"type": "function_call_output", "id": "fco_1", "call_id": "c", "output": ""}]);
+        assert_eq!(count(whole), 0);
+        assert_eq!(count(json!("id")), 0);
+    }
+
+    #[test]
+    fn what_a_provider_keeps_or_finds_is_taken_for_the_most_it_can_be() {
+        for (api, body, expected) in [
+            (Api::Chat, json!({"messages": []}), 0),
+            (Api::Chat, json!({"messages": [], "data_sources": [{"type": "azure_search"}]}), 1),
+            (Api::Chat, json!({"messages": [], "extra_body": {"google": {"cached_content": "cachedContents/1"}}}), 5),
+            (Api::Chat, json!({"messages": [], "google": {"cached_content": "c"}}), 5),
+            (Api::Chat, json!({"messages": [], "cached_content": "c"}), 5),
+            (Api::Responses, json!({"prompt": {"id": "p"}}), 1),
+            (Api::Completions, json!({"prompt": "words"}), 0),
+        ] {
+            assert_eq!(of(&body, |body| documents(api, body)), expected, "{body}");
+        }
+        let spoken = json!({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "audio": {"id": "audio_1"}}]});
+        assert_eq!(of(&spoken, |body| recordings(Api::Chat, body)), 1);
+        assert_eq!(
+            of(&json!({"messages": [{"role": "user", "content": "a"}], "audio": {"voice": "x"}}), |body| recordings(Api::Chat, body)),
+            0
+        );
+    }
+
+    #[test]
+    fn models_are_told_more_of_tools_than_is_sent() {
+        let told = |api, body: Value| of(&body, |body| around_tools(api, body));
+        assert_eq!(told(Api::Messages, json!({"messages": []})) + told(Api::Messages, json!({"tools": []})), 0);
+        let own = json!({"name": "f", "input_schema": {}});
+        assert_eq!(told(Api::Messages, json!({"tools": [own, own]})), AROUND_TOOLS);
+        assert_eq!(told(Api::Messages, json!({"tools": [own, {"type": "text_editor_20250124"}]})), AROUND_TOOLS + OF_A_KNOWN_TOOL);
+        assert_eq!(told(Api::Chat, json!({"tools": [{"type": "function"}]})), 0);
+        assert_eq!(
+            told(Api::Converse, json!({"toolConfig": {}, "additionalModelRequestFields": {"tools": [{"type": "bash_20250124"}]}})),
+            2_500
+        );
+    }
+}
