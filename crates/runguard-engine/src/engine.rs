@@ -315,6 +315,20 @@ impl Engine {
 
     /// The same for whoever has more to ask before anybody is told: what is asked next is decided upon this, and safe no sooner.
     pub async fn decide(&self, asked: Asked<'_>) -> Result<(Answered, Safe), EngineError> {
+        self.decide_and(asked, |decided| decided).await
+    }
+
+    /// The same for whoever asks for less, or waits, where it is refused: what is granted is kept, and a refusal leaves no trace. Whoever is
+    /// refused in the end asks once more by [`Engine::decide`].
+    pub async fn attempt(&self, asked: Asked<'_>) -> Result<(Answered, Safe), EngineError> {
+        self.decide_and(asked, without_refusal).await
+    }
+
+    async fn decide_and(
+        &self,
+        asked: Asked<'_>,
+        keep: impl Fn(Decided<Result<Answered, EngineError>>) -> Decided<Result<Answered, EngineError>>,
+    ) -> Result<(Answered, Safe), EngineError> {
         self.store.tell_time(asked.now.as_millis());
         let settings = self.settings.load();
         let policy = settings.policies.for_tenant(asked.tenant);
@@ -344,7 +358,7 @@ impl Engine {
             .store
             .decide(&cells, |view| {
                 let decision_id = || *decision_id.get_or_init(|| self.ids.next(asked.now.as_millis()));
-                Self::step(&asked, &settings, places.len(), &repeats, room.as_ref(), &decision_id, view)
+                keep(Self::step(&asked, &settings, places.len(), &repeats, room.as_ref(), &decision_id, view))
             })
             .await?;
         if room.is_some_and(|room| room.began()) {
@@ -576,6 +590,16 @@ impl Engine {
     /// Other nodes compare theirs with it.
     fn tell_fingerprints(&self) {
         self.store.tell_fingerprints(Fingerprints { settings: self.settings.load().fingerprint(), keys: self.keys.load().fingerprint() });
+    }
+}
+
+/// What is decided, without the row of a refusal. One that changes something is kept all the same.
+fn without_refusal(decided: Decided<Result<Answered, EngineError>>) -> Decided<Result<Answered, EngineError>> {
+    match decided {
+        Decided::Keep(Ok(answered), written) if answered.outcome == Outcome::Blocked && written.changes.is_empty() => {
+            Decided::Reply(Ok(answered))
+        }
+        decided => decided,
     }
 }
 
