@@ -121,6 +121,18 @@ def test_a_call_that_waits_for_others_and_is_answered_is_no_block(gateway: Any, 
     assert refusals(server) == []
 
 
+def test_metrics_count_what_is_decided_for_the_gateway(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "0.006")
+    provider.behaviour = Behaviour(tokens=400, input_tokens=10)
+    assert [ask(server, "short", max_tokens=16000).status_code for _ in range(2)] == [200, 402]
+    shown = httpx.get(f"{server.url}/metrics").text
+    counted = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in shown.splitlines() if line.startswith("runguard_decisions_total")}
+    # Two questions were looked at; one was paid for (set aside, settled) and one was refused.
+    assert counted['runguard_decisions_total{guard="agent_run",outcome="allowed",reason=""}'] == "2"
+    assert counted['runguard_decisions_total{guard="budget",outcome="allowed",reason=""}'] == "2"
+    assert counted['runguard_decisions_total{guard="budget",outcome="blocked",reason="budget_exceeded"}'] == "1"
+
+
 def test_a_loop_is_seen_and_somebody_lets_it_go_on(gateway: Any, provider: Any) -> None:
     server = gateway()
     provider.behaviour = Behaviour(call=("search", {"query": "rust"}))

@@ -41,13 +41,13 @@ use crate::upstream::{Address, Credentials, presented_key};
 use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Request, StatusCode};
-use runguard_core::Reason;
 use runguard_core::calendar::Zone;
+use runguard_core::{GuardName, Reason};
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::secret_files::SecretFiles;
 use runguard_engine::settings::{GatewaySettings, OnLoop, OnStop, Settings, Upstream};
 use runguard_engine::telemetry::TraceContext;
-use runguard_engine::{Caller, Engine, Role, Safe};
+use runguard_engine::{Answered, Caller, Engine, Role, Safe};
 use runguard_guards::input::PassedCall;
 use runguard_http::reply::Reply;
 use serde::{Deserialize, Serialize};
@@ -62,9 +62,16 @@ const MOST_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 /// The header that carries a key of ours beside one of the provider's.
 static OWN_KEY: HeaderName = HeaderName::from_static("x-runguard-key");
 
+/// Who counts what the guards decide for the gateway, as it does for those who ask them directly.
+pub trait Hears: std::fmt::Debug + Send + Sync {
+    /// `spares` says how many billed operations a refusal of this guard spares.
+    fn decided(&self, guard: GuardName, answered: &Answered, spares: &dyn Fn() -> u32);
+}
+
 /// What all requests to the gateway share.
 #[derive(Debug, Default)]
 pub struct Gateway {
+    hears: Option<Arc<dyn Hears>>,
     runs: Runs,
     answers: Mutex<Answers>,
     /// Whether answers of before this process began were looked for.
@@ -98,6 +105,10 @@ fn wants_no_key(upstream: &Upstream) -> bool {
 }
 
 impl Gateway {
+    pub fn heard_by(hears: Arc<dyn Hears>) -> Self {
+        Self { hears: Some(hears), ..Self::default() }
+    }
+
     /// Reads the keys of the providers that stand in files, so that what is wrong with them is said at the start.
     pub fn look_at_keys(&self, settings: &GatewaySettings) {
         for upstream in settings.upstreams.values().filter(|_| settings.enabled) {
@@ -150,7 +161,8 @@ impl Gateway {
         let now = request.headers().get(NOW_HEADER).map(|value| Bytes::copy_from_slice(value.as_bytes()));
         tokio::spawn(async move {
             let trace = request.headers().get("traceparent").and_then(|header| TraceContext::parse(header.as_bytes()));
-            let guards = Guards { engine, caller, now, call: PassedCall::default(), began: Instant::now(), trace };
+            let hears = self.hears.clone();
+            let guards = Guards { engine, caller, now, call: PassedCall::default(), began: Instant::now(), trace, hears };
             let reply = self.handle(guards, &passing, request, &|| send.is_closed()).await;
             // A caller who is gone needs no reply; a stream notices it by itself.
             let _ = send.send(reply.unwrap_or_else(|refusal| refusal.into_reply(passing.dialect)));

@@ -1,5 +1,6 @@
 //! Setting money aside for a question, and settling what it cost: the run of the core, with the guards of this service as its books.
 
+use crate::Hears;
 use bytes::Bytes;
 use runguard_core::ledger::Limits;
 use runguard_core::money::NanoDollars;
@@ -7,9 +8,9 @@ use runguard_core::prices::{UnknownModelError, Usage};
 use runguard_core::run::{
     Asked as AskedOfModel, Ceilings, Loops, ModelCall, Money, Progress, Refusal as RunRefusal, Run, ServiceBudget, Unanswered, Used,
 };
-use runguard_core::{Reason, Timestamp};
+use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_engine::telemetry::TraceContext;
-use runguard_engine::{Asked, Caller, Engine, Safe};
+use runguard_engine::{Answered, Asked, Caller, Engine, Outcome, Safe};
 use runguard_guards::answer::Shape;
 use runguard_guards::guard::ROUTES;
 use runguard_guards::guard::budget::RESERVE_ROUTE;
@@ -50,6 +51,7 @@ pub(crate) struct Guards {
     pub(crate) began: Instant,
     /// The caller's trace, where it tells one.
     pub(crate) trace: Option<TraceContext>,
+    pub(crate) hears: Option<Arc<dyn Hears>>,
 }
 
 impl Guards {
@@ -97,11 +99,23 @@ impl Guards {
             Tried::ForGood => self.engine.decide(asked).await,
         };
         match decided {
-            Ok((answered, safe)) => Some((answered.body, safe)),
+            Ok((answered, safe)) => {
+                if tried == Tried::ForGood || answered.outcome != Outcome::Blocked {
+                    self.tell(route.guard, &answered);
+                }
+                Some((answered.body, safe))
+            }
             Err(error) => {
                 tracing::warn!(%error, path, "the gateway's question was not answered");
                 None
             }
+        }
+    }
+
+    /// Tells those who count that a decision was made.
+    fn tell(&self, guard: GuardName, answered: &Answered) {
+        if let Some(hears) = &self.hears {
+            hears.decided(guard, answered, &|| self.engine.settings.load().savings.operations_of(guard));
         }
     }
 

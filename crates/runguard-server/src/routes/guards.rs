@@ -46,7 +46,7 @@ pub(crate) async fn handle(app: &App, route: &'static Route, request: Request<In
         Ok(Decided { answered, refusal, told }) => {
             let (tenant, endpoint) = told.unwrap_or_default();
             let spares = || app.engine.settings.load().savings.operations_of(route.guard);
-            app.metrics.answered(route.guard, &answered, started.elapsed().as_secs_f64(), spares);
+            app.metrics.answered(route.guard, &answered, started.elapsed().as_secs_f64(), &spares);
             match answered.notice {
                 Some(Notice::CircuitTripped) => {
                     tracing::warn!(guard = %route.guard, tenant, endpoint, request_id = request_id.as_str(), "a circuit opened");
