@@ -112,10 +112,13 @@ impl Guards {
         }
     }
 
-    /// Tells those who count that a decision was made.
+    /// Tells those who count, and those who send it on as part of the caller's trace, that a decision was made.
     fn tell(&self, guard: GuardName, answered: &Answered) {
         if let Some(hears) = &self.hears {
             hears.decided(guard, answered, &|| self.engine.settings.load().savings.operations_of(guard));
+        }
+        if let (Some(telemetry), Some(trace)) = (&self.engine.telemetry, self.trace) {
+            telemetry.note(answered, trace);
         }
     }
 
@@ -293,9 +296,6 @@ impl Runs {
                 books = serde_json::from_str(answer).unwrap_or(books);
             }
             progress = locked(&run).told(ask, answer.as_deref());
-        }
-        if let (Some(telemetry), Some(trace)) = (&guards.engine.telemetry, guards.trace) {
-            telemetry.note(&books.decision_id, trace);
         }
         // A trip of the budget is found again by who asks next.
         locked(&run).reset();
