@@ -136,7 +136,11 @@ async fn of_attempts_those_that_are_granted_are_kept() {
     assert_eq!(attempt(&service.engine, "/guard/budget/reserve", &reserve(2.0)).await, Outcome::Blocked);
     assert_eq!(service.rows().await, [], "whoever then asks for less was not refused");
     assert_eq!(attempt(&service.engine, "/guard/budget/reserve", &reserve(0.75)).await, Outcome::Allowed);
-    assert_eq!(attempt(&service.engine, "/guard/budget/reserve", &reserve(0.5)).await, Outcome::Blocked, "the first holds what it was granted");
+    assert_eq!(
+        attempt(&service.engine, "/guard/budget/reserve", &reserve(0.5)).await,
+        Outcome::Blocked,
+        "the first holds what it was granted"
+    );
     let rows = service.rows().await;
     assert_eq!(rows.iter().map(|row| row.outcome.answered()).collect::<Vec<_>>(), [Some(Outcome::Allowed)]);
     // What changes something is kept, also where it is refused.

@@ -104,7 +104,8 @@ impl Asking<'_> {
     pub(crate) async fn attempt(&self, mut guards: Guards, candidate: Candidate) -> Attempt {
         let Candidate { model, address, question, body } = candidate;
         let circuit_guards = guards.clone();
-        let circuit = self.settings.gateway.circuits.then(|| Circuit::new(&circuit_guards, &self.passing.upstream, &model, &self.run.name));
+        let new = || Circuit::new(&circuit_guards, &self.gateway.lately, &self.passing.upstream, &model, &self.run.name);
+        let circuit = self.settings.gateway.circuits.then(new);
         let (standing, mut permit) = match &circuit {
             None => (Standing::Closed, None),
             Some(circuit) => match circuit.standing().await {

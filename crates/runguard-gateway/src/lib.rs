@@ -73,6 +73,7 @@ pub trait Hears: std::fmt::Debug + Send + Sync {
 pub struct Gateway {
     hears: Option<Arc<dyn Hears>>,
     runs: Runs,
+    lately: circuit::Lately,
     answers: Mutex<Answers>,
     /// Whether answers of before this process began were looked for.
     log_read: OnceCell<()>,
