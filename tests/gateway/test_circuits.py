@@ -35,6 +35,29 @@ def rows(server: Any, **filters: str) -> list[dict[str, Any]]:
     return httpx.get(f"{server.url}/v1/decisions", params={"limit": 100, **filters}).json()["decisions"]
 
 
+def test_a_busy_model_that_fails_now_and_then_is_not_left_alone_and_a_dead_one_is(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "1", config=THREE)
+    for _ in range(8):
+        provider.behaviour = Behaviour(first=[200, 200, 429])
+        assert [ask(server).status_code for _ in range(4)] == [200, 200, 429, 200]
+    assert circuits(server)["openai/gpt-4o"]["phase"] == "closed", "eight failures of 32 calls, where three open it"
+    assert rows(server, guard="api_circuit", outcome="blocked") == []
+    provider.behaviour = Behaviour(status=500)
+    assert [ask(server).status_code for _ in range(4)] == [500, 500, 500, 503]
+
+
+def test_a_model_that_asks_for_a_moment_is_left_alone_for_a_moment(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "1", config=THREE)
+    provider.behaviour = Behaviour(status=429, headers={"retry-after": "7"})
+    for _ in range(3):
+        assert ask(server).status_code == 429
+    refused = ask(server)
+    assert refused.status_code == 503
+    assert 1 <= int(refused.headers["retry-after"]) <= 7, "and not the 30 of the settings"
+    message = refused.json()["error"]["message"]
+    assert message.endswith(f"Ask again in {refused.headers['retry-after']} s.") and "Do not retry" not in message
+
+
 @pytest.mark.parametrize("status", [429, 500, 503, 529])
 def test_a_model_that_fails_is_left_alone_and_others_are_not(gateway: Any, provider: Any, status: int) -> None:
     server = gateway("--max-usd-per-run", "1", config=THREE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import time
 from typing import Any
@@ -88,6 +89,48 @@ def test_a_refused_call_counts_once_however_often_it_asked(gateway: Any, provide
     assert (run["calls"], run["refused"], run["state"], run["reason"]) == (1, 3, "tripped", "budget_exceeded")
     total = get(server, "/v1/spend")["total"]
     assert total["saved_usd"] == pytest.approx(3 * total["usd"])
+
+
+def refusals(server: Any) -> list[tuple[str, str]]:
+    """What the log says was refused, whatever the caller heard."""
+    return [(row["session_id"], row["reason"]) for row in get(server, "/v1/decisions", outcome="blocked")["decisions"]]
+
+
+def test_a_call_that_is_lowered_and_answered_is_no_block_and_what_is_refused_is_one(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "0.006")
+    provider.behaviour = Behaviour(tokens=400, input_tokens=10)
+    assert ask(server, "short", max_tokens=16000).status_code == 200
+    assert refusals(server) == [], "the longest answer did not fit, and was not what was asked for in the end"
+    asked = [row["outcome"] for row in get(server, "/v1/decisions", guard="budget", session="short")["decisions"] if row["input"]["act"] == "reserve"]
+    assert asked == ["allowed"]
+    # What is left pays for fewer tokens than anybody would want.
+    refused = ask(server, "short", max_tokens=16000)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (402, "budget_exceeded")
+    assert refusals(server) == [("short", "budget_exceeded")]
+    assert ask(server, "short", max_tokens=16000).status_code == 402
+    assert refusals(server) == [("short", "budget_exceeded")] * 2
+    assert the_run(server, "short")["budget"]["reserved_usd"] == 0
+
+
+def test_a_call_that_waits_for_others_and_is_answered_is_no_block(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-day", "0.01", config='[gateway]\npatience = "20s"\n')
+    provider.behaviour = Behaviour(tokens=10, input_tokens=10, waits=1.0)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda number: ask(server, f"side-{number}", max_tokens=700).status_code, range(4)))
+    assert answers == [200] * 4, "each but one waited for what the others gave back"
+    assert refusals(server) == []
+
+
+def test_metrics_count_what_is_decided_for_the_gateway(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "0.006")
+    provider.behaviour = Behaviour(tokens=400, input_tokens=10)
+    assert [ask(server, "short", max_tokens=16000).status_code for _ in range(2)] == [200, 402]
+    shown = httpx.get(f"{server.url}/metrics").text
+    counted = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in shown.splitlines() if line.startswith("runguard_decisions_total")}
+    # Two questions were looked at; one was paid for (set aside, settled) and one was refused.
+    assert counted['runguard_decisions_total{guard="agent_run",outcome="allowed",reason=""}'] == "2"
+    assert counted['runguard_decisions_total{guard="budget",outcome="allowed",reason=""}'] == "2"
+    assert counted['runguard_decisions_total{guard="budget",outcome="blocked",reason="budget_exceeded"}'] == "1"
 
 
 def test_a_loop_is_seen_and_somebody_lets_it_go_on(gateway: Any, provider: Any) -> None:

@@ -42,6 +42,17 @@ class Spans:
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
 
+    def of_run(self, run: str, count: int) -> list[dict[str, Any]]:
+        """So many spans of a run, once they are there."""
+        conversation = {"key": "gen_ai.conversation.id", "value": {"stringValue": run}}
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            found = [span for span in self.found if conversation in span["attributes"]]
+            if len(found) >= count:
+                return found
+            time.sleep(0.05)
+        raise AssertionError(f"not {count} spans of {run}: {self.found}")
+
     def reasons_of(self, run: str) -> list[str]:
         """Why the answer of a run ended, once its span is there."""
         deadline = time.monotonic() + 30
@@ -94,3 +105,24 @@ def test_a_stream_that_is_cut_here_ended_for_its_length(gateway: Any, provider: 
     provider.behaviour = Behaviour(tokens=5000, ignores_bound=True)
     raw(f"{server.url}/anthropic/v1/messages", {"model": MESSAGES, "messages": HELLO, "max_tokens": 50, "stream": True}, **{"x-runguard-run": "cut"})
     assert spans.reasons_of("cut") == ["max_tokens"]
+
+
+def test_all_that_is_decided_for_a_call_belongs_to_the_callers_trace(gateway: Any, provider: Any, spans: Spans) -> None:
+    server = gateway("--max-usd-per-run", "0.01", config=f'[telemetry]\notlp_endpoint = "http://127.0.0.1:{spans.http.server_port}"\n')
+    trace, parent = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+    def ask(run: str, flags: str, **more: Any) -> int:
+        headers = {"x-runguard-run": run, "traceparent": f"00-{trace}-{parent}-{flags}"}
+        return raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": HELLO, **more}, **headers).status_code
+
+    assert ask("unseen", "00", max_tokens=300) == 200
+    assert ask("answered", "01", max_tokens=300) == 200
+    # A prompt that is dearer than the run may be.
+    assert ask("refused", "01", messages=[{"role": "user", "content": "word " * 20_000}]) == 402
+    # The run is looked at, money is set aside, and settled.
+    for run, count in (("answered", 3), ("refused", 2)):
+        found = spans.of_run(run, count)
+        assert [(span["traceId"], span["parentSpanId"]) for span in found] == [(trace, parent)] * count
+    said = {entry["key"]: entry["value"] for entry in spans.of_run("refused", 2)[-1]["attributes"]}
+    assert said["runguard.reason"] == {"stringValue": "budget_exceeded"}
+    assert not [span for span in spans.found if {"key": "gen_ai.conversation.id", "value": {"stringValue": "unseen"}} in span["attributes"]]

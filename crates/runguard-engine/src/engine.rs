@@ -308,7 +308,7 @@ impl Engine {
 
     /// Decides, keeps decision and count together, and answers once both are safe.
     pub async fn ask(&self, asked: Asked<'_>) -> Result<Answered, EngineError> {
-        let (answered, safe) = self.decide_for(asked, true).await?;
+        let (answered, safe) = self.decide_for(asked, true, |decided| decided).await?;
         safe.wait().await?;
         Ok(answered)
     }
@@ -316,13 +316,27 @@ impl Engine {
     /// The same for whoever is in this process, and has more to ask before anybody is told: what is asked next is decided upon this, and safe
     /// no sooner.
     pub async fn decide(&self, asked: Asked<'_>) -> Result<(Answered, Safe), EngineError> {
-        // What this process decides alone it hears of, or it did not happen. What others keep may have happened unheard.
-        let may_be_unheard = self.store.is_shared();
-        self.decide_for(asked, may_be_unheard).await
+        self.decide_for(asked, self.may_be_unheard(), |decided| decided).await
+    }
+
+    /// The same for whoever asks for less, or waits, where it is refused: what is granted is kept, and a refusal leaves no trace. Whoever is
+    /// refused in the end asks once more by [`Engine::decide`].
+    pub async fn attempt(&self, asked: Asked<'_>) -> Result<(Answered, Safe), EngineError> {
+        self.decide_for(asked, self.may_be_unheard(), without_refusal).await
+    }
+
+    /// What this process decides alone it hears of, or it did not happen. What others keep may have happened unheard.
+    fn may_be_unheard(&self) -> bool {
+        self.store.is_shared()
     }
 
     /// `may_be_unheard`: the answer may be lost on its way, and what it settles be told again.
-    async fn decide_for(&self, asked: Asked<'_>, may_be_unheard: bool) -> Result<(Answered, Safe), EngineError> {
+    async fn decide_for(
+        &self,
+        asked: Asked<'_>,
+        may_be_unheard: bool,
+        keep: impl Fn(Decided<Result<Answered, EngineError>>) -> Decided<Result<Answered, EngineError>>,
+    ) -> Result<(Answered, Safe), EngineError> {
         self.store.tell_time(asked.now.as_millis());
         let settings = self.settings.load();
         let policy = settings.policies.for_tenant(asked.tenant);
@@ -352,7 +366,7 @@ impl Engine {
             .store
             .decide(&cells, |view| {
                 let decision_id = || *decision_id.get_or_init(|| self.ids.next(asked.now.as_millis()));
-                Self::step(&asked, &settings, places.len(), &repeats, room.as_ref(), &decision_id, view)
+                keep(Self::step(&asked, &settings, places.len(), &repeats, room.as_ref(), &decision_id, view))
             })
             .await?;
         if room.is_some_and(|room| room.began()) {
@@ -584,6 +598,16 @@ impl Engine {
     /// Other nodes compare theirs with it.
     fn tell_fingerprints(&self) {
         self.store.tell_fingerprints(Fingerprints { settings: self.settings.load().fingerprint(), keys: self.keys.load().fingerprint() });
+    }
+}
+
+/// What is decided, without the row of a refusal. One that changes something is kept all the same.
+fn without_refusal(decided: Decided<Result<Answered, EngineError>>) -> Decided<Result<Answered, EngineError>> {
+    match decided {
+        Decided::Keep(Ok(answered), written) if answered.outcome == Outcome::Blocked && written.changes.is_empty() => {
+            Decided::Reply(Ok(answered))
+        }
+        decided => decided,
     }
 }
 

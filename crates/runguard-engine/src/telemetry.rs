@@ -12,7 +12,7 @@
 
 mod model_calls;
 
-use crate::engine::Engine;
+use crate::engine::{Answered, Engine};
 use crate::settings::{TelemetrySettings, shown_receiver};
 use model_calls::ModelCalls;
 use runguard_core::row::{Ended, Kind, Named, Row};
@@ -85,8 +85,15 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Notes whose trace a decision belongs to.
-    pub fn note(&self, decision_id: &str, context: TraceContext) {
+    /// Notes whose trace a decision belongs to. The log does not keep it; the first answer to a repeated request is noted already.
+    pub fn note(&self, answered: &Answered, context: TraceContext) {
+        let decision_id = answered.body.split_once("\"decision_id\":\"").and_then(|(_, rest)| rest.split_once('"'));
+        if let Some((decision_id, _)) = decision_id.filter(|_| !answered.replayed) {
+            self.note_id(decision_id, context);
+        }
+    }
+
+    fn note_id(&self, decision_id: &str, context: TraceContext) {
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         if notes.len() >= MOST_NOTES {
             notes.pop_front();
@@ -484,7 +491,7 @@ mod tests {
         let telemetry = Telemetry::default();
         let context = TraceContext { trace: 1, parent: 2, sampled: true };
         for number in 0..=MOST_NOTES {
-            telemetry.note(&number.to_string(), context);
+            telemetry.note_id(&number.to_string(), context);
         }
         let notes = telemetry.take_notes();
         assert_eq!((notes.len(), notes[0].0.as_str()), (MOST_NOTES, "1"));

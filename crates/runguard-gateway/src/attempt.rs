@@ -19,7 +19,6 @@ use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
-use runguard_core::Reason;
 use runguard_core::prices::{Prompt, USUAL_BYTES_A_TOKEN, Usage};
 use runguard_core::run::Used;
 use runguard_engine::settings::Settings;
@@ -107,7 +106,8 @@ impl Asking<'_> {
         question.times_the_price = self.times_the_price(&question);
         question.most_prompt = self.most_read(&question).saturating_mul(question.times_the_price);
         let circuit_guards = guards.clone();
-        let circuit = self.settings.gateway.circuits.then(|| Circuit::new(&circuit_guards, &self.passing.upstream, &model, &self.run.name));
+        let new = || Circuit::new(&circuit_guards, &self.gateway.lately, &self.passing.upstream, &model, &self.run.name);
+        let circuit = self.settings.gateway.circuits.then(new);
         let (standing, mut permit) = match &circuit {
             None => (Standing::Closed, None),
             Some(circuit) => match circuit.standing().await {
@@ -289,6 +289,7 @@ impl Asking<'_> {
             model: &question.model,
             prompt,
             max_output: question.longest(),
+            shortest: shortest(question),
             choices: question.choices.saturating_mul(question.times_the_price),
             patience: Duration::from_millis(self.settings.gateway.patience.as_millis()),
         };
@@ -340,21 +341,16 @@ impl Asking<'_> {
     }
 }
 
-/// Why a question is not passed on though something is set aside for it: dollars are limited, and what it costs is not known, or what is
-/// left pays for too little.
+/// The shortest answer that is worth having: it has something beside what the model thinks.
+fn shortest(question: &Question) -> u64 {
+    SHORTEST_ANSWER.min(question.max_output.unwrap_or(u64::MAX)).max(question.thinking.saturating_add(1))
+}
+
+/// Why a question is not passed on though something is set aside for it: dollars are limited, and what it costs is not known.
 fn not_for_a_limit(question: &Question, set_aside: &SetAside) -> Option<Refusal> {
-    if let Some(what) = question.unmetered.filter(|_| set_aside.books.remaining_usd.is_some()) {
-        let message = format!("The question has {what}. It is not passed on while dollars are limited.");
-        return Some(Refusal::stop("not_metered", message));
-    }
-    let shortened = set_aside.max_output()?;
-    let least = SHORTEST_ANSWER.min(question.max_output.unwrap_or(u64::MAX));
-    (shortened < least || shortened <= question.thinking).then(|| {
-        let message = format!(
-            "What is left of the budget pays for an answer of {shortened} tokens: too short to be worth it. End the run, or raise the limit."
-        );
-        Refusal::stop(Reason::BudgetExceeded.code(), message)
-    })
+    let what = question.unmetered.filter(|_| set_aside.books.remaining_usd.is_some())?;
+    let message = format!("The question has {what}. It is not passed on while dollars are limited.");
+    Some(Refusal::stop("not_metered", message))
 }
 
 /// The most tokens that all answers to a question may have together, where that is limited.

@@ -2,16 +2,23 @@
 //!
 //! A provider that works leaves no trace: how its circuit stands is looked up, and only what concerns it is told. That is a failure, a call
 //! that tests it, and every call where rates are counted. What goes wrong by the caller's own fault is no failure.
+//!
+//! A busy model fails now and then, and ten failures of a thousand calls are no reason to leave it alone. How many went well is counted here,
+//! and a failure is told with it: it opens no circuit while the model mostly works.
 
 use crate::money::Guards;
 use crate::refusal::Refusal;
 use http::{HeaderMap, StatusCode};
 use runguard_core::breaker::Phase;
+use runguard_core::breaker::circuit::CircuitSettings;
 use runguard_core::run::service::{CallAnswer, Told};
 use runguard_core::run::{ServiceCircuit, Unanswered};
 use runguard_core::time::Span;
+use runguard_guards::input::PassedCall;
 use runguard_http::again::retry_after;
-use std::time::{Duration, SystemTime};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How a circuit stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,10 +33,54 @@ pub(crate) enum Standing {
 /// What the result of a call is known by, where the circuit was asked.
 pub(crate) type Permit = Option<String>;
 
+/// Circuits that are followed; of more, those that were told of last.
+const MOST_FOLLOWED: usize = 10_000;
+
+/// How the latest calls ended, as this process saw them.
+#[derive(Debug, Default)]
+pub(crate) struct Lately {
+    by_circuit: Mutex<HashMap<String, Ends>>,
+}
+
+/// How calls of one circuit ended: of the half of a window that is under way, and of the one before.
+#[derive(Debug, Clone, Copy)]
+struct Ends {
+    since: Instant,
+    calls: [u32; 2],
+    failures: [u32; 2],
+    failures_in_a_row: u32,
+}
+
+impl Lately {
+    /// One more call ended. Whether the model mostly works: fewer than half of the latest calls failed, and not all of the last few.
+    fn ended(&self, circuit: String, ok: bool, settings: &CircuitSettings, now: Instant) -> bool {
+        let half = Duration::from_millis(settings.failure_window.as_millis()) / 2;
+        let mut by_circuit = self.by_circuit.lock().unwrap_or_else(PoisonError::into_inner);
+        if by_circuit.len() >= MOST_FOLLOWED {
+            by_circuit.retain(|_, ends| now.duration_since(ends.since) < half * 2);
+        }
+        if by_circuit.len() >= MOST_FOLLOWED {
+            by_circuit.clear();
+        }
+        let ends = by_circuit.entry(circuit).or_insert(Ends { since: now, calls: [0; 2], failures: [0; 2], failures_in_a_row: 0 });
+        let passed = now.duration_since(ends.since);
+        if passed >= half {
+            let shifted = |[latest, _]: [u32; 2]| if passed < half * 2 { [0, latest] } else { [0; 2] };
+            (ends.calls, ends.failures, ends.since) = (shifted(ends.calls), shifted(ends.failures), now);
+        }
+        ends.calls[0] += 1;
+        ends.failures[0] += u32::from(!ok);
+        ends.failures_in_a_row = if ok { 0 } else { ends.failures_in_a_row.saturating_add(1) };
+        let [calls, failures] = [ends.calls, ends.failures].map(|counts| counts.iter().sum::<u32>());
+        failures * 2 < calls && ends.failures_in_a_row < settings.failure_threshold
+    }
+}
+
 /// The circuit of one model, for one call.
 #[derive(Debug)]
 pub(crate) struct Circuit<'a> {
     guards: &'a Guards,
+    lately: &'a Lately,
     run: &'a str,
     asks: ServiceCircuit,
 }
@@ -41,8 +92,8 @@ pub(crate) fn is_unavailable(status: StatusCode) -> bool {
 
 impl<'a> Circuit<'a> {
     /// It is called `UPSTREAM/MODEL`.
-    pub(crate) fn new(guards: &'a Guards, upstream: &str, model: &str, run: &'a str) -> Self {
-        Self { guards, run, asks: ServiceCircuit::new(&format!("{upstream}/{model}"), Unanswered::Passes) }
+    pub(crate) fn new(guards: &'a Guards, lately: &'a Lately, upstream: &str, model: &str, run: &'a str) -> Self {
+        Self { guards, lately, run, asks: ServiceCircuit::new(&format!("{upstream}/{model}"), Unanswered::Passes) }
     }
 
     /// How it stands. Whoever cannot say it stops nobody.
@@ -85,7 +136,12 @@ impl<'a> Circuit<'a> {
     /// ours; that *it* may ask no more says nothing of what others may.
     pub(crate) async fn answered(&self, permit: Permit, head: Option<(StatusCode, &HeaderMap)>, took: Duration, is_own_key: bool) {
         let ok = head.is_some_and(|(status, _)| !is_unavailable(status) || (status == StatusCode::TOO_MANY_REQUESTS && is_own_key));
-        if ok && permit.is_none() && !self.counts_all() {
+        let settings = self.settings();
+        let circuit = format!("{}\0{}", self.guards.caller.tenant, self.asks.name());
+        let mostly_works = self.lately.ended(circuit, ok, &settings, Instant::now());
+        // Whoever counts rates has a rule for what is too much.
+        let counts_all = settings.looks_at_rates();
+        if ok && permit.is_none() && !counts_all {
             return;
         }
         let header =
@@ -97,18 +153,41 @@ impl<'a> Circuit<'a> {
             retry_after: head.filter(|_| !ok).and_then(|(_, headers)| header(headers)),
         };
         let question = self.asks.record_answer(self.run, permit.as_deref(), answer);
-        let answer = self.guards.ask(question.path(), &question.body()).await;
+        let call = PassedCall { mostly_works: !ok && !counts_all && mostly_works, ..self.guards.call.clone() };
+        let guards = Guards { call, ..self.guards.clone() };
+        let answer = guards.ask(question.path(), &question.body()).await;
         drop(question.told(answer.as_deref()));
     }
 
-    /// Whether calls that went well count too.
-    fn counts_all(&self) -> bool {
+    fn settings(&self) -> CircuitSettings {
         let settings = self.guards.engine.settings.load();
         let policy = settings.policies.for_tenant(&self.guards.caller.tenant);
-        policy.api_circuit.for_subject(self.asks.name()).settings.circuit.looks_at_rates()
+        policy.api_circuit.for_subject(self.asks.name()).settings.circuit.clone()
     }
 }
 
 fn span(duration: Duration) -> Span {
     Span::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_mostly_works_until_half_of_its_calls_fail_or_all_of_the_last_few() {
+        let (lately, settings, began) = (Lately::default(), CircuitSettings::default(), Instant::now());
+        let ended = |ok, seconds| lately.ended("openai/gpt-4o".to_owned(), ok, &settings, began + Duration::from_secs(seconds));
+        // Two hundred in a minute, of which ten fail.
+        for number in 0..200_u64 {
+            assert!(ended(number % 20 != 7, number * 60 / 200) || number < 14, "at {number}");
+        }
+        for _ in 0..9 {
+            assert!(ended(false, 60));
+        }
+        assert!(!ended(false, 60), "as many in a row as open it");
+        assert!(ended(true, 61));
+        assert!(!ended(false, 200), "what was long ago does not count");
+        assert!(lately.ended("openai/other".to_owned(), true, &settings, began), "another has its own");
+    }
 }

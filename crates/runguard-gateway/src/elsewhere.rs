@@ -4,7 +4,7 @@
 use crate::api::Api;
 use crate::bedrock::Family;
 use crate::members::{BorrowedText, Members};
-use runguard_guards::input::Object;
+use runguard_core::object::Object;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;

@@ -44,14 +44,14 @@ use crate::upstream::{Address, Credentials, presented_key};
 use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Request, StatusCode};
-use runguard_core::Reason;
 use runguard_core::calendar::Zone;
 use runguard_core::prices::ServiceTier;
+use runguard_core::{GuardName, Reason};
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::secret_files::SecretFiles;
 use runguard_engine::settings::{GatewaySettings, OnLoop, OnStop, Settings, Upstream};
 use runguard_engine::telemetry::TraceContext;
-use runguard_engine::{Caller, Engine, Role, Safe};
+use runguard_engine::{Answered, Caller, Engine, Role, Safe};
 use runguard_guards::input::PassedCall;
 use runguard_http::load::Share;
 use runguard_http::reply::Reply;
@@ -68,10 +68,18 @@ const MOST_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 /// The header that carries a key of ours beside one of the provider's.
 static OWN_KEY: HeaderName = HeaderName::from_static("x-runguard-key");
 
+/// Who counts what the guards decide for the gateway, as it does for those who ask them directly.
+pub trait Hears: std::fmt::Debug + Send + Sync {
+    /// `spares` says how many billed operations a refusal of this guard spares.
+    fn decided(&self, guard: GuardName, answered: &Answered, spares: &dyn Fn() -> u32);
+}
+
 /// What all requests to the gateway share.
 #[derive(Debug, Default)]
 pub struct Gateway {
+    hears: Option<Arc<dyn Hears>>,
     runs: Runs,
+    lately: circuit::Lately,
     answers: Mutex<Answers>,
     /// Whether answers of before this process began were looked for.
     log_read: OnceCell<()>,
@@ -111,9 +119,9 @@ fn wants_no_key(upstream: &Upstream) -> bool {
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 impl Gateway {
-    /// One that settles what streams once `stopping` turns true.
-    pub fn until(stopping: watch::Receiver<bool>) -> Self {
-        Self { stopping: Some(stopping), ..Self::default() }
+    /// One that settles what streams once `stopping` turns true, and tells somebody of what is decided for its calls.
+    pub fn new(stopping: watch::Receiver<bool>, hears: Arc<dyn Hears>) -> Self {
+        Self { stopping: Some(stopping), hears: Some(hears), ..Self::default() }
     }
 
     /// Ready when the service stops, and streams have had their time.
@@ -199,8 +207,16 @@ impl Gateway {
         tokio::spawn(Box::pin(async move {
             let trace = request.headers().get("traceparent").and_then(|header| TraceContext::parse(header.as_bytes()));
             let held = share.take_bytes();
-            let under_way = Arc::new(share);
-            let guards = Guards { engine, caller, now, call: PassedCall::default(), began: Instant::now(), trace, _under_way: under_way };
+            let guards = Guards {
+                engine,
+                caller,
+                now,
+                call: PassedCall::default(),
+                began: Instant::now(),
+                trace,
+                hears: self.hears.clone(),
+                _under_way: Arc::new(share),
+            };
             let reply = self.handle(guards, &passing, request, &|| send.is_closed()).await;
             drop(held);
             // A caller who is gone needs no reply; a stream notices it by itself.

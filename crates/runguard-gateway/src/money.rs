@@ -1,5 +1,6 @@
 //! Setting money aside for a question, and settling what it cost: the run of the core, with the guards of this service as its books.
 
+use crate::Hears;
 use bytes::Bytes;
 use runguard_core::ledger::Limits;
 use runguard_core::money::NanoDollars;
@@ -7,11 +8,12 @@ use runguard_core::prices::{UnknownModelError, Usage};
 use runguard_core::run::{
     Asked as AskedOfModel, Ceilings, Loops, ModelCall, Money, Progress, Refusal as RunRefusal, Run, ServiceBudget, Unanswered, Used,
 };
-use runguard_core::{Reason, Timestamp};
+use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_engine::telemetry::TraceContext;
-use runguard_engine::{Asked, Caller, Engine, Safe};
+use runguard_engine::{Answered, Asked, Caller, Engine, Outcome, Safe};
 use runguard_guards::answer::Shape;
 use runguard_guards::guard::ROUTES;
+use runguard_guards::guard::budget::RESERVE_ROUTE;
 use runguard_guards::input::{Input, PassedCall};
 use runguard_http::load::Share;
 use serde::Deserialize;
@@ -29,6 +31,15 @@ pub(crate) async fn became_safe(path: &str, safe: Safe) -> bool {
 /// The budget of a run that its questions draw on.
 const BUDGET: &str = "default";
 
+/// What a refusal means to who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tried {
+    /// It asks for less, or waits.
+    ForNow,
+    /// It is over.
+    ForGood,
+}
+
 /// The guards of this service, asked for one caller.
 #[derive(Debug, Clone)]
 pub(crate) struct Guards {
@@ -41,6 +52,7 @@ pub(crate) struct Guards {
     pub(crate) began: Instant,
     /// The caller's trace, where it tells one.
     pub(crate) trace: Option<TraceContext>,
+    pub(crate) hears: Option<Arc<dyn Hears>>,
     /// The caller's share, until the last who has this is done.
     pub(crate) _under_way: Arc<Share>,
 }
@@ -56,8 +68,18 @@ impl Guards {
         became_safe(path, safe).await.then_some(answer)
     }
 
+    /// The same of what is asked for otherwise, or later, where it is refused: a refusal leaves no trace.
+    async fn attempt(&self, path: &str, body: &str) -> Option<String> {
+        let (answer, safe) = self.decided(path, body, Tried::ForNow).await?;
+        became_safe(path, safe).await.then_some(answer)
+    }
+
     /// What a guard answers before that is safe, for who asks another one before anybody is told.
     pub(crate) async fn decide(&self, path: &str, body: &str) -> Option<(String, Safe)> {
+        self.decided(path, body, Tried::ForGood).await
+    }
+
+    async fn decided(&self, path: &str, body: &str, tried: Tried) -> Option<(String, Safe)> {
         let route = ROUTES.iter().find(|route| route.path == path)?;
         // A boxed question cannot be kept across the answer while its input is borrowed: both stay here.
         let operation = {
@@ -75,12 +97,31 @@ impl Guards {
             // Between the gateway and its own engine no answer is lost, so nothing is asked again; a reservation is settled once in any case.
             idempotency: None,
         };
-        match self.engine.decide(asked).await {
-            Ok((answered, safe)) => Some((answered.body, safe)),
+        let decided = match tried {
+            Tried::ForNow => self.engine.attempt(asked).await,
+            Tried::ForGood => self.engine.decide(asked).await,
+        };
+        match decided {
+            Ok((answered, safe)) => {
+                if tried == Tried::ForGood || answered.outcome != Outcome::Blocked {
+                    self.tell(route.guard, &answered);
+                }
+                Some((answered.body, safe))
+            }
             Err(error) => {
                 tracing::warn!(%error, path, "the gateway's question was not answered");
                 None
             }
+        }
+    }
+
+    /// Tells those who count, and those who send it on as part of the caller's trace, that a decision was made.
+    fn tell(&self, guard: GuardName, answered: &Answered) {
+        if let Some(hears) = &self.hears {
+            hears.decided(guard, answered, &|| self.engine.settings.load().savings.operations_of(guard));
+        }
+        if let (Some(telemetry), Some(trace)) = (&self.engine.telemetry, self.trace) {
+            telemetry.note(answered, trace);
         }
     }
 
@@ -187,6 +228,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) model: &'a str,
     pub(crate) prompt: runguard_core::prices::Prompt,
     pub(crate) max_output: Option<u64>,
+    /// An answer that is made shorter is not worth having.
+    pub(crate) shortest: u64,
     pub(crate) choices: u64,
     pub(crate) patience: Duration,
 }
@@ -228,7 +271,8 @@ impl Runs {
         let owner = guards.clone();
         let price = |model: &str, usage: &Usage| owner.price(model, usage);
         let gives_up = Instant::now() + wanted.patience;
-        let mut guards = guards.clone();
+        // Why it is refused; once that is known it is asked for a last time, and that is logged.
+        let mut refused: Option<NotSetAside> = None;
         loop {
             let settled = self.settled.notified();
             let asked = AskedOfModel {
@@ -243,27 +287,39 @@ impl Runs {
             let now = guards.now().ok_or(NotSetAside::Unavailable)?;
             let mut progress = locked(&run).begin_model(asked, &price, now);
             let mut books = Books::default();
-            while let Progress::Ask(ask) = progress {
-                let answer = guards.ask(ask.question.path(), &ask.question.body()).await;
-                guards.call.again = true;
+            while let Progress::Ask(mut ask) = progress {
+                ask.at_shortest(wanted.shortest);
+                let (path, body) = (ask.question.path(), ask.question.body());
+                let is_wanted = path == RESERVE_ROUTE.path;
+                let answer = if is_wanted && refused.is_none() { guards.attempt(path, &body).await } else { guards.ask(path, &body).await };
                 if let Some(answer) = &answer {
                     books = serde_json::from_str(answer).unwrap_or_default();
                 }
                 progress = locked(&run).told(ask, answer.as_deref());
+                // What is left may pay for a shorter answer by now; but it is refused, and logged so.
+                if let (true, Progress::Ask(less), Some(_)) = (is_wanted, &progress, &refused) {
+                    locked(&run).withdrawn(less);
+                    progress = Progress::Busy;
+                }
             }
-            match progress {
-                Progress::Started(call) => return Ok(SetAside { run, call, books }),
-                Progress::Refused(refusal) => {
+            match (progress, refused.take()) {
+                (Progress::Started(call), _) => return Ok(SetAside { run, call, books }),
+                (Progress::Refused(refusal), before) => {
                     // What limits a run is in the store, and may be raised there: nothing of it is remembered here.
                     locked(&run).reset();
                     let is_set_aside = books.reserved_usd > 0.0 || books.reserved_tokens > 0;
-                    let refused = not_set_aside(refusal, is_set_aside);
-                    if !matches!(refused, NotSetAside::Busy { .. }) || Instant::now() >= gives_up {
-                        return Err(refused);
+                    let now = not_set_aside(refusal, is_set_aside);
+                    if before.is_some() {
+                        return Err(now);
                     }
-                    let _ = tokio::time::timeout(LOOK_AGAIN, settled).await;
+                    if !matches!(now, NotSetAside::Busy { .. }) || Instant::now() >= gives_up {
+                        refused = Some(now);
+                    } else {
+                        let _ = tokio::time::timeout(LOOK_AGAIN, settled).await;
+                    }
                 }
-                Progress::Done | Progress::Busy | Progress::Nudge(_) | Progress::Ask(_) => return Err(NotSetAside::Unavailable),
+                (Progress::Busy, Some(before)) => return Err(before),
+                (Progress::Done | Progress::Busy | Progress::Nudge(_) | Progress::Ask(_), _) => return Err(NotSetAside::Unavailable),
             }
         }
     }
@@ -281,9 +337,6 @@ impl Runs {
                 books = serde_json::from_str(answer).unwrap_or(books);
             }
             progress = locked(&run).told(ask, answer.as_deref());
-        }
-        if let (Some(telemetry), Some(trace)) = (&guards.engine.telemetry, guards.trace) {
-            telemetry.note(&books.decision_id, trace);
         }
         // A trip of the budget is found again by who asks next.
         locked(&run).reset();

@@ -48,15 +48,22 @@ impl Refusal {
 
     /// What is left is set aside for others, who may give it back. What stands against it is said, and not what to do about a limit that is used up.
     pub(crate) fn busy(code: &str, message: &str) -> Self {
-        let what = message.split_once(". ").map_or(message, |(what, _)| what).trim_end_matches('.');
-        let message = format!("{what}. What is reserved may be given back: ask again in a few seconds.");
+        let message = format!("{}. What is reserved may be given back: ask again in a few seconds.", first_sentence(message));
         Self::new(StatusCode::TOO_MANY_REQUESTS, code, message)
     }
 
     /// The provider is not asked for now. Its clients take it for one that has too much to do, and come back when told to.
     pub(crate) fn circuit(refused: EndpointRefused) -> Self {
-        let seconds = refused.retry_after_seconds.map(|seconds| Again::InSeconds(seconds.ceil().max(1.0) as u64));
-        Self { again: seconds.unwrap_or(Again::Never), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, &refused.reason, refused.message) }
+        let seconds = refused.retry_after_seconds.map(|seconds| seconds.ceil().max(1.0) as u64);
+        // Agents are told not to try; clients that know when to are.
+        let (again, message) = match seconds {
+            Some(seconds) => {
+                let message = format!("{}. Ask again in {seconds} s.", first_sentence(&refused.message));
+                (Again::InSeconds(seconds), message)
+            }
+            None => (Again::Never, refused.message),
+        };
+        Self { again, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, &refused.reason, message) }
     }
 
     /// What kind of mistake it is, in the provider's words.
@@ -115,6 +122,11 @@ impl Refusal {
     }
 }
 
+/// What is wrong, without what to do about it.
+fn first_sentence(message: &str) -> &str {
+    message.split_once(". ").map_or(message, |(what, _)| what).trim_end_matches('.')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,6 +143,21 @@ mod tests {
         );
         let reply = busy.into_reply(Dialect::OpenAi);
         assert_eq!((reply.status().as_u16(), reply.headers()["x-should-retry"].to_str().unwrap()), (429, "true"));
+    }
+
+    #[test]
+    fn who_is_told_when_to_ask_again_is_not_told_not_to() {
+        let message =
+            "The circuit of 'openai/gpt-4.1' is open for another 12 s. Do not retry; answer that the service is not available right now.";
+        let refused = |retry_after_seconds| EndpointRefused {
+            reason: "circuit_open".into(),
+            message: message.to_owned(),
+            retry_after_seconds,
+            endpoint: "openai/gpt-4.1".to_owned(),
+        };
+        let open = Refusal::circuit(refused(Some(12.0)));
+        assert_eq!(open.message, "The circuit of 'openai/gpt-4.1' is open for another 12 s. Ask again in 12 s.");
+        assert_eq!(Refusal::circuit(refused(None)).message, message, "an operator opened it");
     }
 
     #[tokio::test]

@@ -151,7 +151,7 @@ async fn follow(gateway: Arc<Gateway>, passed: Passed, mut events: Events, send:
         gateway.not_answered(&found_again);
     }
     if let Some(told) = circuit.filter(|told| !told.is_told || mistake.is_some()) {
-        let circuit = Circuit::new(&guards, &guards.call.upstream, &told.model, &run.name);
+        let circuit = Circuit::new(&guards, &gateway.lately, &guards.call.upstream, &told.model, &run.name);
         let (status, headers) = (mistake.unwrap_or(StatusCode::OK), HeaderMap::new());
         circuit.answered(None, Some((status, &headers)), told.took, told.is_own_key).await;
     }

@@ -202,9 +202,12 @@ pub struct PassedCall {
     /// By what the run was recognised.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub found_by: Box<str>,
-    /// The same call asked before, and was to ask for less or to wait.
+    /// The same call asked before, and was to ask for less or to wait. Logs of earlier versions have such rows: by now only the last one is kept.
     #[serde(skip_serializing_if = "is_not")]
     pub again: bool,
+    /// Of a call that failed: of the latest calls to its model, as the door saw them, most did not.
+    #[serde(skip_serializing_if = "is_not")]
+    pub mostly_works: bool,
     /// Why it is given back without having been made: the door refused it after all.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub refused: Box<str>,

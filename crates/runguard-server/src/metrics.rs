@@ -13,6 +13,7 @@ use runguard_engine::alerts::Alerts;
 use runguard_engine::telemetry::Telemetry;
 use runguard_engine::watch::{Refusals, Watched};
 use runguard_engine::{Answered, Outcome, PhaseCounts};
+use runguard_gateway::Hears;
 use runguard_guards::guard::{Notice, ROUTES, Route};
 use runguard_store::RowCount;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -140,6 +141,33 @@ pub(crate) struct Metrics {
     imports: Gauge,
     reload_refused: Family<WatchedLabel, Gauge>,
     reload_refusals: Family<WatchedLabel, Counter>,
+}
+
+impl Hears for Metrics {
+    fn decided(&self, guard: GuardName, answered: &Answered, spares: &dyn Fn() -> u32) {
+        if answered.degraded {
+            self.degraded.inc();
+        }
+        if answered.replayed {
+            self.replayed.inc();
+            return;
+        }
+        if answered.outcome == Outcome::Allowed {
+            self.allowed[guard.index()].inc();
+        } else {
+            let labels =
+                DecisionLabels { guard: guard.code(), outcome: answered.outcome.code(), reason: answered.reason.map_or("", Reason::code) };
+            self.decisions.get_or_create(&labels).inc();
+            if answered.outcome == Outcome::Blocked {
+                self.saved[guard.index()].inc_by(u64::from(spares()));
+            }
+        }
+        match answered.notice {
+            Some(Notice::UnmatchedResult) => drop(self.unmatched_results.inc()),
+            Some(Notice::CircuitTripped) => drop(self.circuit_trips.inc()),
+            Some(Notice::CircuitClosed) | None => {}
+        }
+    }
 }
 
 impl Metrics {
@@ -282,30 +310,9 @@ impl Metrics {
     }
 
     /// `spares` says how many billed operations a refusal of this guard spares.
-    pub(crate) fn answered(&self, guard: GuardName, answered: &Answered, elapsed: f64, spares: impl FnOnce() -> u32) {
+    pub(crate) fn answered(&self, guard: GuardName, answered: &Answered, elapsed: f64, spares: &dyn Fn() -> u32) {
         self.seconds.observe(elapsed);
-        if answered.degraded {
-            self.degraded.inc();
-        }
-        if answered.replayed {
-            self.replayed.inc();
-            return;
-        }
-        if answered.outcome == Outcome::Allowed {
-            self.allowed[guard.index()].inc();
-        } else {
-            let labels =
-                DecisionLabels { guard: guard.code(), outcome: answered.outcome.code(), reason: answered.reason.map_or("", Reason::code) };
-            self.decisions.get_or_create(&labels).inc();
-            if answered.outcome == Outcome::Blocked {
-                self.saved[guard.index()].inc_by(u64::from(spares()));
-            }
-        }
-        match answered.notice {
-            Some(Notice::UnmatchedResult) => drop(self.unmatched_results.inc()),
-            Some(Notice::CircuitTripped) => drop(self.circuit_trips.inc()),
-            Some(Notice::CircuitClosed) | None => {}
-        }
+        self.decided(guard, answered, spares);
     }
 
     pub(crate) fn guard_request(&self, route: &'static Route, status: u16) {

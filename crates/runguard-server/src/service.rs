@@ -27,7 +27,7 @@ const SMALL_BODY: Limit = Limit { bytes: SMALL, advice: "No route but those of t
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) engine: SharedEngine,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) openness: Openness,
     /// It was asked to end, and answers for a little longer.
     pub(crate) leaving: AtomicBool,
@@ -45,14 +45,15 @@ pub(crate) type SharedEngine = Arc<Engine>;
 impl App {
     pub(crate) fn new(engine: SharedEngine, openness: Openness, stopping: watch::Receiver<bool>) -> Self {
         let server = &engine.started_with.server;
-        let gateway = Arc::new(Gateway::until(stopping.clone()));
+        let metrics = Arc::new(Metrics::new());
+        let gateway = Arc::new(Gateway::new(stopping.clone(), metrics.clone()));
         gateway.look_at_keys(&engine.started_with.gateway);
         let limits = StreamLimits { overall: server.max_streams as usize, per_key: server.max_streams_per_key as usize };
         Self {
             streams: Streams::new(limits),
             gateway,
             engine,
-            metrics: Metrics::new(),
+            metrics,
             openness,
             leaving: AtomicBool::new(false),
             stopping,

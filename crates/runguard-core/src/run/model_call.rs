@@ -71,6 +71,8 @@ pub(super) struct Pending {
     parts: Option<(Cost, Cost)>,
     /// Of one answer.
     longest: u64,
+    /// A shorter answer is not worth asking for.
+    shortest: u64,
     has_waited: bool,
     /// All that is left was asked for.
     takes_the_rest: bool,
@@ -91,6 +93,7 @@ impl Pending {
             at_most: cost_of(asked.at_most()).unwrap_or_default(),
             parts,
             longest,
+            shortest: 0,
             has_waited: asked.has_waited,
             takes_the_rest: false,
             max_output: None,
@@ -112,8 +115,17 @@ impl Pending {
             };
             enough(left.usd.map(nanos), nanos(prompt.usd), nanos(answer.usd)) && enough(left.tokens, prompt.tokens, answer.tokens)
         };
-        self.max_output = longest_answer(self.longest, fits);
+        self.max_output = longest_answer(self.longest, fits).filter(|longest| *longest >= self.shortest);
         self.max_output.is_some()
+    }
+}
+
+impl Ask {
+    /// Of a model call: an answer that would be made shorter than this is refused instead.
+    pub fn at_shortest(&mut self, tokens: u64) {
+        if let Purpose::Begin(pending) = &mut self.purpose {
+            pending.shortest = tokens;
+        }
     }
 }
 

@@ -358,6 +358,22 @@ pub struct RecordRequest {
     pub call: Option<PassedCall>,
 }
 
+impl RecordRequest {
+    /// Through a door pass the calls of many: an endpoint that fails some of them and mostly works is not left alone, and one that says when it
+    /// has room again is left alone until then.
+    fn as_a_door_knows(&self, call: &PassedCall, events: &mut Vec<Event>, phase: Phase, now: Timestamp) {
+        if call.mostly_works && phase == Phase::Closed {
+            events.retain(|event| !matches!(event, Event::Tripped { .. }));
+        }
+        let Some(seconds) = self.retry_after_seconds.filter(|_| self.status_code == Some(429)) else { return };
+        for event in events {
+            if let Event::Tripped { until, .. } = event {
+                *until = (*until).min(now.plus(Span::from_seconds(seconds.max(1))));
+            }
+        }
+    }
+}
+
 /// What a result made of the circuit.
 #[derive(Debug)]
 pub struct Recorded {
@@ -412,7 +428,10 @@ impl Decide for RecordRequest {
             retry_after: self.retry_after_seconds.map(Span::from_seconds),
         };
         let caller = caller_of(state, self.call.as_ref());
-        let events = counted(state.endpoint.record(&caller, &result, &settings.circuit, moment.now), self.call.as_ref());
+        let mut events = counted(state.endpoint.record(&caller, &result, &settings.circuit, moment.now), self.call.as_ref());
+        if let Some(call) = &self.call {
+            self.as_a_door_knows(call, &mut events, state.endpoint.phase(), moment.now);
+        }
         let change = PhaseChange::of(&events);
         let phase = change.map_or_else(|| state.endpoint.phase(), PhaseChange::phase);
         Ruling { findings: Vec::new(), pass: Recorded { phase, change }, events }
@@ -798,6 +817,26 @@ mod tests {
         let permit = text(story.fact("permit_id"));
         assert_eq!(story.at(46_000).tells(&ended(false, None)), None, "a call of the same run that was on its way tests nothing");
         assert_eq!(story.at(46_000).tells(&ended(false, Some(&permit))), Some(Notice::CircuitClosed));
+    }
+
+    #[test]
+    fn what_mostly_works_is_not_left_alone_and_what_asks_for_a_moment_is_so_long() {
+        let mut story = Story::default();
+        let failed = |mostly_works, retry_after_seconds| {
+            let call = Some(PassedCall { upstream: "openai".into(), mostly_works, ..PassedCall::default() });
+            RecordRequest { call, status_code: Some(429), retry_after_seconds, ..result("run", true) }
+        };
+        for _ in 0..30 {
+            assert_eq!(story.at(0).tells(&failed(true, None)), None, "of many calls a few fail");
+        }
+        assert_eq!(story.at(0).tells(&failed(false, Some(3))), Some(Notice::CircuitTripped));
+        assert_eq!(story.at(1_000).refuses(&check("run")), Reason::CircuitJustTripped);
+        assert_eq!(story.retry_after_seconds(), Some(2), "no longer than it asked for");
+        assert!(story.at(3_000).allows(&check("run")));
+        let permit = text(story.fact("permit_id"));
+        let again = RecordRequest { permit_id: Some(permit), ..failed(true, Some(0)) };
+        assert_eq!(story.at(3_000).tells(&again), Some(Notice::CircuitTripped), "what tests it decides");
+        assert!(story.at(4_000).allows(&check("run")));
     }
 
     #[test]

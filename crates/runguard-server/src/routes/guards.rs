@@ -10,7 +10,7 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use runguard_core::shown::dotted;
 use runguard_engine::clock::NOW_HEADER;
-use runguard_engine::telemetry::{Telemetry, TraceContext};
+use runguard_engine::telemetry::TraceContext;
 use runguard_engine::{Answered, Asked, Caller, Idempotency, Outcome, Role};
 use runguard_guards::answer::Shape;
 use runguard_guards::guard::{Notice, Operation, ROUTES, Route, RouteKind};
@@ -46,7 +46,7 @@ pub(crate) async fn handle(app: &App, route: &'static Route, request: Request<In
         Ok(Decided { answered, refusal, told }) => {
             let (tenant, endpoint) = told.unwrap_or_default();
             let spares = || app.engine.settings.load().savings.operations_of(route.guard);
-            app.metrics.answered(route.guard, &answered, started.elapsed().as_secs_f64(), spares);
+            app.metrics.answered(route.guard, &answered, started.elapsed().as_secs_f64(), &spares);
             match answered.notice {
                 Some(Notice::CircuitTripped) => {
                     tracing::warn!(guard = %route.guard, tenant, endpoint, request_id = request_id.as_str(), "a circuit opened");
@@ -107,7 +107,7 @@ async fn decide(app: &App, route: &'static Route, request: Request<Incoming>) ->
     let asked = Asked { tenant: &caller.tenant, operation: &*question.operation, warnings: &question.warnings, now, shape, idempotency };
     let answered = app.engine.ask(asked).await?;
     if let Some((telemetry, context)) = trace {
-        note_trace(telemetry, context, &answered);
+        telemetry.note(&answered, context);
     }
     let told = answered.notice.map(|_| (caller.tenant.to_string(), dotted(question.operation.subject())));
     Ok(Decided { answered, refusal, told })
@@ -149,14 +149,6 @@ async fn long_question(
 
 fn trace_of(headers: &HeaderMap) -> Option<TraceContext> {
     TraceContext::parse(headers.get("traceparent")?.as_bytes())
-}
-
-/// The log does not keep whose trace a decision belongs to; whoever exports it is told.
-fn note_trace(telemetry: &Telemetry, context: TraceContext, answered: &Answered) {
-    let decision_id = answered.body.split_once("\"decision_id\":\"").and_then(|(_, rest)| rest.split_once('"'));
-    if let Some((decision_id, _)) = decision_id.filter(|_| !answered.replayed) {
-        telemetry.note(decision_id, context);
-    }
 }
 
 fn header_key(value: &HeaderValue) -> Result<String, Problem> {
