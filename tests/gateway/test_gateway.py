@@ -388,6 +388,18 @@ def test_an_item_by_its_id_alone_is_as_long_as_it_can_be(gateway: Any, provider:
     assert provider.asked == []
 
 
+def test_thoughts_that_came_through_here_are_as_long_as_their_answer(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "0.05")
+    thought = {"type": "reasoning", "id": "rs_known", "summary": []}
+    provider.behaviour = Behaviour(instead={"id": "resp_1", "model": CHAT, "status": "completed", "output": [thought], "usage": {"input_tokens": 9, "output_tokens": 90}})
+
+    def ask(*items: dict[str, Any]) -> int:
+        body = {"model": CHAT, "input": [{"role": "user", "content": "Say hello."}, *items], "max_output_tokens": 300}
+        return raw(f"{server.url}/openai/v1/responses", body).status_code
+
+    assert [ask(), ask(thought), ask(thought, {**thought, "id": "rs_other"})] == [200, 200, 402]
+
+
 def test_a_provider_that_serves_first_unasked_is_taken_for_as_dear_from_then_on(gateway: Any, provider: Any) -> None:
     server = gateway("--max-usd-per-run", "0.05")
 

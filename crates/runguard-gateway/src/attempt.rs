@@ -272,7 +272,8 @@ impl Asking<'_> {
             tokens = tokens.saturating_add(self.earlier.and_then(|earlier| earlier.tokens).unwrap_or(MOST_UNSEEN_TOKENS));
         }
         tokens = tokens.saturating_add(question.documents.min(MOST_DOCUMENTS).saturating_mul(MOST_UNSEEN_TOKENS));
-        tokens.saturating_add(question.added)
+        let thought = self.gateway.tokens_of_thoughts(&self.passing.upstream, question, MOST_UNSEEN_TOKENS);
+        tokens.saturating_add(question.added).saturating_add(thought)
     }
 
     /// What leaves to the provider how it is served is taken for as dear as that provider has been before.

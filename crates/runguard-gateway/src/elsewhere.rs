@@ -8,6 +8,7 @@ use runguard_core::object::Object;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use std::collections::{HashMap, VecDeque};
 
 /// Documents that a cache or a video may be as long as: a million tokens fit into some models.
 pub(crate) const LONGEST_CONTEXT: u64 = 5;
@@ -29,8 +30,24 @@ pub(crate) fn documents(api: Api, body: &Members<'_>) -> u64 {
     references.saturating_add(stored).saturating_add(sources).saturating_add(if has_cache { LONGEST_CONTEXT } else { 0 })
 }
 
-/// Items of a response's input that say only which one is meant; those that say it by their type are counted as parts. What was thought is all
-/// of one conversation: together it is one.
+/// The items of a list that say which one they are.
+fn items_with_ids(list: &str) -> impl Iterator<Item = Object<'_>> {
+    let items: Vec<&RawValue> = if list.contains("\"id\"") { serde_json::from_str(list).unwrap_or_default() } else { Vec::new() };
+    items.into_iter().filter_map(|item| serde_json::from_str::<Object<'_>>(item.get()).ok()).filter(|item| has(item, "id"))
+}
+
+/// Whether an item says anything there.
+fn has(Object(item): &Object<'_>, name: &str) -> bool {
+    item.iter().any(|(known, value)| known == name && !matches!(value.get(), "null" | "\"\"" | "[]"))
+}
+
+fn kind_of<'a>(Object(item): &Object<'a>) -> &'a str {
+    item.iter().find(|(name, _)| name == "type").map_or("", |(_, kind)| kind.get())
+}
+
+const THOUGHT: &str = "\"reasoning\"";
+
+/// Items of a response's input that say only which one is meant; those that say it by their type are counted as parts, thoughts by themselves.
 fn references(input: &str) -> u64 {
     const OWN: [&str; 13] = [
         "content",
@@ -47,20 +64,51 @@ fn references(input: &str) -> u64 {
         "approve",
         "encrypted_content",
     ];
-    let items: Vec<&RawValue> = if input.contains("\"id\"") { serde_json::from_str(input).unwrap_or_default() } else { Vec::new() };
-    let (mut references, mut has_thoughts) = (0, false);
-    for Object(item) in items.into_iter().filter_map(|item| serde_json::from_str(item.get()).ok()) {
-        let has = |name: &str| item.iter().any(|(known, value)| known == name && !matches!(value.get(), "null" | "\"\"" | "[]"));
-        let is_there = |name: &str| item.iter().any(|(known, value)| known == name && value.get() != "null");
-        let kind = item.iter().find(|(name, _)| name == "type").map_or("", |(_, kind)| kind.get());
-        match kind {
-            _ if !has("id") => {}
-            "\"item_reference\"" => {}
-            "\"reasoning\"" => has_thoughts |= !(has("encrypted_content") || has("content")),
-            _ => references += u64::from(!OWN.iter().any(|name| is_there(name))),
+    let is_there = |Object(item): &Object<'_>, name: &str| item.iter().any(|(known, value)| known == name && value.get() != "null");
+    let is_reference =
+        |item: &Object<'_>| !matches!(kind_of(item), THOUGHT | "\"item_reference\"") && !OWN.iter().any(|name| is_there(item, name));
+    items_with_ids(input).filter(is_reference).count() as u64
+}
+
+/// What a model thought and the provider keeps, by its names: in an answer, or in a question that sends it along.
+pub(crate) fn thoughts(items: &str) -> Vec<String> {
+    let is_kept = |item: &Object<'_>| kind_of(item) == THOUGHT && !has(item, "encrypted_content") && !has(item, "content");
+    let name = |Object(item): Object<'_>| item.iter().find(|(name, _)| name == "id").map(|(_, id)| id.get().to_owned());
+    items_with_ids(items).filter(is_kept).filter_map(name).collect()
+}
+
+/// How long the answers were that thoughts belong to.
+#[derive(Debug, Default)]
+pub(crate) struct Thoughts {
+    tokens: HashMap<String, u64>,
+    order: VecDeque<String>,
+}
+
+impl Thoughts {
+    pub(crate) fn remember(&mut self, name: String, tokens: u64) {
+        /// More are forgotten, the oldest first.
+        const MOST: usize = 100_000;
+        if self.tokens.insert(name.clone(), tokens).is_none() {
+            self.order.push_back(name);
+        }
+        if self.order.len() > MOST
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.tokens.remove(&oldest);
         }
     }
-    references + u64::from(has_thoughts)
+
+    /// The most tokens that these have; those that nobody here knows are all of one conversation, and together as long as one may be.
+    pub(crate) fn tokens(&self, names: impl Iterator<Item = String>, unknown: u64) -> u64 {
+        let (mut sum, mut of_unknown) = (0_u64, 0);
+        for name in names {
+            match self.tokens.get(&name) {
+                Some(tokens) => sum = sum.saturating_add(*tokens),
+                None => of_unknown = unknown,
+            }
+        }
+        sum.saturating_add(of_unknown)
+    }
 }
 
 /// Recordings of earlier answers in a chat, which stand there by their names.
@@ -118,9 +166,15 @@ mod tests {
         let count = |items: Value| of(&json!({"input": items}), |body| documents(Api::Responses, body));
         assert_eq!(count(json!([{"id": "msg_1"}, {"id": "msg_2", "type": null}, {"id": "msg_3", "type": "message", "role": "user"}])), 3);
         assert_eq!(count(json!([{"id": "ig_1", "type": "image_generation_call"}])), 1);
-        let thought = json!({"type": "reasoning", "id": "rs_1", "summary": []});
-        assert_eq!(count(json!([thought, thought, thought])), 1, "what was thought is all of one conversation");
-        assert_eq!(count(json!([{"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}])), 0);
+        let thought = |id: &str| json!({"type": "reasoning", "id": id, "summary": []});
+        let names = thoughts(&json!([thought("rs_1"), thought("rs_2"), thought("rs_3")]).to_string());
+        assert_eq!((names.len(), count(json!([thought("rs_1")]))), (3, 0));
+        let mut known = Thoughts::default();
+        assert_eq!(known.tokens(names.iter().cloned(), 200_000), 200_000, "all of one conversation");
+        known.remember(names[0].clone(), 70);
+        assert_eq!(known.tokens(names.iter().cloned(), 200_000), 200_070);
+        assert_eq!(known.tokens(names[..1].iter().cloned(), 200_000), 70, "as long as the answer was");
+        assert!(thoughts(&json!([{"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}]).to_string()).is_empty());
         assert_eq!(count(json!([{"type": "item_reference", "id": "msg_1"}])), 0, "counted as a part");
         let whole = json!([{"role": "user", "content": "id"}, {"type": "message", "id": "msg_1", "role": "assistant", "content": []},
             {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": ""},

@@ -39,6 +39,8 @@ pub(crate) struct Question {
     pub(crate) documents: u64,
     /// Tokens that the provider adds by itself, as many as it can: they are set aside, and not among the words.
     pub(crate) added: u64,
+    /// What was thought before and is kept at the provider, by its names.
+    pub(crate) thoughts: Vec<String>,
     /// What makes its price unknowable; such a question is not passed on while dollars are limited.
     pub(crate) unmetered: Option<&'static str>,
     /// How many times the usual price its tokens may cost.
@@ -179,6 +181,7 @@ impl Question {
                 let enclosed = if has_documents || is_elsewhere { documents(text).max(1) } else { 0 };
                 enclosed.saturating_add(elsewhere::documents(api, body))
             },
+            thoughts: body.get("input").filter(|_| api == Api::Responses).map(elsewhere::thoughts).unwrap_or_default(),
             added: elsewhere::tokens_of_recordings(recordings, longest_of_model)
                 .saturating_add(elsewhere::around_tools(api, body))
                 .saturating_add(predicted),
