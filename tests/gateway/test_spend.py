@@ -235,6 +235,16 @@ def test_the_command_line_shows_and_changes_it(gateway: Any, provider: Any) -> N
     assert CHAT in spent and "tenant/day" in spent and "Saved by refusals" in spent
     assert cli("spend").splitlines()[0].split()[:3] == ["day", "calls", "refused"]
     assert json.loads(run_cli("spend", "--json", "--url", server.url).stdout)["total"]["calls"] == 2
+    first = cli("spend", "--by", "run", "--limit", "1")
+    assert "1 more are not shown: --limit 2 shows them too." in first and "not shown" not in cli("spend", "--by", "run")
+    scopes = cli("spend", "--by", "scope")
+    assert "No model call was paid for" not in scopes and "named no scope" in scopes
+    # What was written to a cache is not among the input, neither here nor in JSON.
+    paid = {"session_id": "cached", "model": MESSAGES, "input_tokens": 100, "cache_write_tokens": 700, "output_tokens": 10}
+    assert httpx.post(f"{server.url}/guard/budget/record", json=paid).status_code == 200
+    written = next(line for line in cli("spend", "--by", "model").splitlines() if MESSAGES[:20] in line).split()
+    assert written[3:7] == ["100", "10", "0", "700"], written
+    assert group(server, "model")[MESSAGES]["input_tokens"] == 100
     assert name in cli("runs", "--prefix", "auto-")
     assert "is stopped" in cli("runs", "stop", name, "--note", "enough")
     stopped = json.loads(run_cli("decisions", "--kind", "admin", "--json", "--url", server.url).stdout)["decisions"]
