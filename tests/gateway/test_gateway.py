@@ -138,6 +138,7 @@ def test_an_answer_is_shortened_to_what_is_left(gateway: Any, provider: Any) -> 
     assert 256 <= provider.bodies[1]["max_completion_tokens"] < 500, "a question without a bound gets one"
     again = raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": HELLO, "max_tokens": 16000})
     assert again.status_code == 402, "what is left pays for too little"
+    assert "the price is that of an answer of up to 16000 tokens. " in again.json()["error"]["message"]
     both = raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": HELLO, "max_tokens": 9000, "max_completion_tokens": 300}, **{"x-runguard-run": "both"})
     assert both.status_code == 200
     assert provider.bodies[-1]["max_tokens"] == provider.bodies[-1]["max_completion_tokens"] < 500, "nobody knows which one counts"
@@ -199,6 +200,8 @@ def test_an_unknown_model_is_refused_where_dollars_are_limited(gateway: Any, pro
     with pytest.raises(openai.APIStatusError) as refused:
         chat(server).chat.completions.create(model="nobody-knows-it", messages=HELLO)
     assert (refused.value.status_code, refused.value.body["code"], len(provider.asked)) == (402, "unknown_model", 0)
+    for setting in ("`guards.budget.unknown_models`", '`gateway.upstreams.openai.models."nobody-knows-it" = "gpt-4o"`'):
+        assert setting in refused.value.message, "what to do about it"
 
 
 def test_a_provider_that_writes_on_is_cut_in_its_own_way(gateway: Any, provider: Any) -> None:

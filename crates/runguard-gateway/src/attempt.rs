@@ -19,6 +19,7 @@ use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::Incoming;
+use runguard_core::Reason;
 use runguard_core::prices::{Prompt, USUAL_BYTES_A_TOKEN, Usage};
 use runguard_core::run::Used;
 use runguard_engine::settings::Settings;
@@ -281,6 +282,15 @@ impl Asking<'_> {
             patience: Duration::from_millis(self.settings.gateway.patience.as_millis()),
         };
         self.gateway.runs.set_aside(guards, &self.run.name, wanted).await.map_err(|refused| match refused {
+            NotSetAside::Refused { code, message } if code == Reason::UnknownModel.code() => {
+                let (upstream, model) = (&self.passing.upstream, &question.model);
+                Refusal::stop(
+                    code,
+                    format!(
+                        "{message} In the settings: `guards.budget.unknown_models` for all of them, or `gateway.upstreams.{upstream}.models.\"{model}\" = \"gpt-4o\"` where this one is another's deployment."
+                    ),
+                )
+            }
             NotSetAside::Refused { code, message } => Refusal::stop(code, message),
             NotSetAside::Busy { code, message } => Refusal::busy(&code, &message),
             NotSetAside::Unavailable => Refusal::new(
