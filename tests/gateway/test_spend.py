@@ -112,6 +112,27 @@ def test_a_call_that_is_lowered_and_answered_is_no_block_and_what_is_refused_is_
     assert the_run(server, "short")["budget"]["reserved_usd"] == 0
 
 
+ALERTS = '[[alerts.target]]\nname = "hook"\nkind = "webhook"\nurl = "http://127.0.0.1:9/"\nsecret_env = "HOOK_SECRET"\nallow_private = true\n'
+
+
+def test_a_budget_that_is_used_up_is_told_when_a_call_is_refused_and_not_when_one_is_lowered(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "0.006", config=ALERTS, environment={"HOOK_SECRET": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"})
+    provider.behaviour = Behaviour(tokens=10, input_tokens=10)
+
+    def told() -> list[str]:
+        deadline = time.monotonic() + 30
+        while (seen := get(server, "/v1/alerts"))["behind_rows"] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        entries = seen["queued"] + seen["delivered"] + seen["dead"]
+        return [entry["title"] for entry in entries if "udget" in entry["title"]]
+
+    assert ask(server, "short", max_tokens=16000).status_code == 200
+    assert told() == [], "a hundredth of it is spent"
+    refused = raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": [{"role": "user", "content": "word " * 20_000}]}, **{"x-runguard-run": "short"})
+    assert refused.status_code == 402
+    assert len(told()) == 1 and "100 %" in told()[0], told()
+
+
 def test_a_call_that_waits_for_others_and_is_answered_is_no_block(gateway: Any, provider: Any) -> None:
     server = gateway("--max-usd-per-day", "0.01", config='[gateway]\npatience = "20s"\n')
     provider.behaviour = Behaviour(tokens=10, input_tokens=10, waits=1.0)
