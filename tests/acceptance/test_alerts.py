@@ -490,6 +490,7 @@ def test_a_test_alert_goes_out_with_and_without_the_service(serve, receive, tmp_
     one = run_cli("alerts", "test", "hook", "--url", server.url)
     assert one.returncode == 0, one
     assert "hook" in one.stdout and len(hook.got) == 1
+    assert one.stdout.startswith(f"Sent by the service at {server.url}.")
     Webhook(SECRET).verify(hook.got[0].body, hook.got[0].headers)
     everyone = run_cli("alerts", "test", "--json", "--url", server.url)
     assert everyone.returncode == 1, "one of them failed"
@@ -503,8 +504,10 @@ def test_a_test_alert_goes_out_with_and_without_the_service(serve, receive, tmp_
     settings = tmp_path / "settings.toml"
     settings.write_text(text)
     before = len(hook.got)
-    local = run_cli("alerts", "test", "hook", "--config", settings, "--url", f"http://127.0.0.1:{free_port()}", env=ENVIRONMENT)
+    nobody = f"http://127.0.0.1:{free_port()}"
+    local = run_cli("alerts", "test", "hook", "--config", settings, "--url", nobody, env=ENVIRONMENT)
     assert local.returncode == 0, local
+    assert local.stdout.startswith(f"No service answers at {nobody}: sent from here")
     assert len(hook.got) == before + 1
     missing = run_cli("alerts", "test", "--local", "--config", settings)
     assert missing.returncode == 2 and "HOOK_SECRET" in missing.stderr, missing

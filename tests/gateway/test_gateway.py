@@ -138,6 +138,7 @@ def test_an_answer_is_shortened_to_what_is_left(gateway: Any, provider: Any) -> 
     assert 256 <= provider.bodies[1]["max_completion_tokens"] < 500, "a question without a bound gets one"
     again = raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": HELLO, "max_tokens": 16000})
     assert again.status_code == 402, "what is left pays for too little"
+    assert "the price is that of an answer of up to 16000 tokens. " in again.json()["error"]["message"]
     both = raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": HELLO, "max_tokens": 9000, "max_completion_tokens": 300}, **{"x-runguard-run": "both"})
     assert both.status_code == 200
     assert provider.bodies[-1]["max_tokens"] == provider.bodies[-1]["max_completion_tokens"] < 500, "nobody knows which one counts"
@@ -199,6 +200,8 @@ def test_an_unknown_model_is_refused_where_dollars_are_limited(gateway: Any, pro
     with pytest.raises(openai.APIStatusError) as refused:
         chat(server).chat.completions.create(model="nobody-knows-it", messages=HELLO)
     assert (refused.value.status_code, refused.value.body["code"], len(provider.asked)) == (402, "unknown_model", 0)
+    for setting in ("`guards.budget.unknown_models`", '`gateway.upstreams.openai.models."nobody-knows-it" = "gpt-4o"`'):
+        assert setting in refused.value.message, "what to do about it"
 
 
 def test_a_provider_that_writes_on_is_cut_in_its_own_way(gateway: Any, provider: Any) -> None:
@@ -388,16 +391,20 @@ def test_an_item_by_its_id_alone_is_as_long_as_it_can_be(gateway: Any, provider:
     assert provider.asked == []
 
 
-def test_thoughts_that_came_through_here_are_as_long_as_their_answer(gateway: Any, provider: Any) -> None:
+def test_items_that_came_through_here_are_as_long_as_their_answer(gateway: Any, provider: Any) -> None:
     server = gateway("--max-usd-per-run", "0.05")
     thought = {"type": "reasoning", "id": "rs_known", "summary": []}
-    provider.behaviour = Behaviour(instead={"id": "resp_1", "model": CHAT, "status": "completed", "output": [thought], "usage": {"input_tokens": 9, "output_tokens": 90}})
+    message = {"type": "message", "id": "msg_known", "role": "assistant", "content": [{"type": "output_text", "text": "Hello."}]}
+    provider.behaviour = Behaviour(instead={"id": "resp_1", "model": CHAT, "status": "completed", "output": [thought, message], "usage": {"input_tokens": 9, "output_tokens": 90}})
 
     def ask(*items: dict[str, Any]) -> int:
         body = {"model": CHAT, "input": [{"role": "user", "content": "Say hello."}, *items], "max_output_tokens": 300}
         return raw(f"{server.url}/openai/v1/responses", body).status_code
 
     assert [ask(), ask(thought), ask(thought, {**thought, "id": "rs_other"})] == [200, 200, 402]
+    # As the AI SDK sends an earlier answer.
+    reference = {"type": "item_reference", "id": "msg_known"}
+    assert [ask(thought, reference), ask(reference, {**reference, "id": "msg_other"})] == [200, 402]
 
 
 def test_a_provider_that_serves_first_unasked_is_taken_for_as_dear_from_then_on(gateway: Any, provider: Any) -> None:

@@ -112,6 +112,27 @@ def test_a_call_that_is_lowered_and_answered_is_no_block_and_what_is_refused_is_
     assert the_run(server, "short")["budget"]["reserved_usd"] == 0
 
 
+ALERTS = '[[alerts.target]]\nname = "hook"\nkind = "webhook"\nurl = "http://127.0.0.1:9/"\nsecret_env = "HOOK_SECRET"\nallow_private = true\n'
+
+
+def test_a_budget_that_is_used_up_is_told_when_a_call_is_refused_and_not_when_one_is_lowered(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "0.006", config=ALERTS, environment={"HOOK_SECRET": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"})
+    provider.behaviour = Behaviour(tokens=10, input_tokens=10)
+
+    def told() -> list[str]:
+        deadline = time.monotonic() + 30
+        while (seen := get(server, "/v1/alerts"))["behind_rows"] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        entries = seen["queued"] + seen["delivered"] + seen["dead"]
+        return [entry["title"] for entry in entries if "udget" in entry["title"]]
+
+    assert ask(server, "short", max_tokens=16000).status_code == 200
+    assert told() == [], "a hundredth of it is spent"
+    refused = raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": [{"role": "user", "content": "word " * 20_000}]}, **{"x-runguard-run": "short"})
+    assert refused.status_code == 402
+    assert len(told()) == 1 and "100 %" in told()[0], told()
+
+
 def test_a_call_that_waits_for_others_and_is_answered_is_no_block(gateway: Any, provider: Any) -> None:
     server = gateway("--max-usd-per-day", "0.01", config='[gateway]\npatience = "20s"\n')
     provider.behaviour = Behaviour(tokens=10, input_tokens=10, waits=1.0)
@@ -235,6 +256,16 @@ def test_the_command_line_shows_and_changes_it(gateway: Any, provider: Any) -> N
     assert CHAT in spent and "tenant/day" in spent and "Saved by refusals" in spent
     assert cli("spend").splitlines()[0].split()[:3] == ["day", "calls", "refused"]
     assert json.loads(run_cli("spend", "--json", "--url", server.url).stdout)["total"]["calls"] == 2
+    first = cli("spend", "--by", "run", "--limit", "1")
+    assert "1 more are not shown: --limit 2 shows them too." in first and "not shown" not in cli("spend", "--by", "run")
+    scopes = cli("spend", "--by", "scope")
+    assert "No model call was paid for" not in scopes and "named no scope" in scopes
+    # What was written to a cache is not among the input, neither here nor in JSON.
+    paid = {"session_id": "cached", "model": MESSAGES, "input_tokens": 100, "cache_write_tokens": 700, "output_tokens": 10}
+    assert httpx.post(f"{server.url}/guard/budget/record", json=paid).status_code == 200
+    written = next(line for line in cli("spend", "--by", "model").splitlines() if MESSAGES[:20] in line).split()
+    assert written[3:7] == ["100", "10", "0", "700"], written
+    assert group(server, "model")[MESSAGES]["input_tokens"] == 100
     assert name in cli("runs", "--prefix", "auto-")
     assert "is stopped" in cli("runs", "stop", name, "--note", "enough")
     stopped = json.loads(run_cli("decisions", "--kind", "admin", "--json", "--url", server.url).stdout)["decisions"]

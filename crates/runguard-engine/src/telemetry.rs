@@ -330,7 +330,7 @@ impl Wire {
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|problem| format!("cannot set up the HTTP client: {}", causes(&problem)))?;
-        Ok(Self { endpoint, headers: headers(settings), client })
+        Ok(Self { endpoint, headers: headers(settings)?, client })
     }
 
     async fn post(&self, path: &str, body: &Value, timeout: Duration) -> Delivery {
@@ -373,11 +373,16 @@ fn rejected(answer: &[u8]) -> u64 {
 }
 
 /// `name=value,name=value` from the environment variable that the settings name: what is secret is in no file.
-fn headers(settings: &TelemetrySettings) -> Vec<(String, String)> {
-    let Some(text) = Some(&settings.otlp_headers_env).filter(|name| !name.is_empty()).and_then(|name| std::env::var(name).ok()) else {
-        return Vec::new();
-    };
-    text.split(',').filter_map(|pair| pair.split_once('=')).map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect()
+pub fn headers(settings: &TelemetrySettings) -> Result<Vec<(String, String)>, String> {
+    let name = &settings.otlp_headers_env;
+    if name.is_empty() {
+        return Ok(Vec::new());
+    }
+    let text = std::env::var(name).map_err(|_| {
+        format!("the environment variable {name} (`telemetry.otlp_headers_env`) is not set; set it, or take the setting out")
+    })?;
+    let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
+    Ok(pairs.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect())
 }
 
 fn resource(settings: &TelemetrySettings) -> Value {
@@ -510,6 +515,14 @@ mod tests {
             last = wait;
         }
         assert!(last > Duration::from_secs(50));
+    }
+
+    #[test]
+    fn a_variable_that_is_named_and_not_set_is_told() {
+        let named = |name: &str| TelemetrySettings { otlp_headers_env: name.to_owned(), ..TelemetrySettings::default() };
+        assert_eq!(headers(&named("")), Ok(Vec::new()));
+        let problem = headers(&named("RUNGUARD_TEST_NO_SUCH_VARIABLE")).unwrap_err();
+        assert!(problem.contains("RUNGUARD_TEST_NO_SUCH_VARIABLE (`telemetry.otlp_headers_env`) is not set"), "{problem}");
     }
 
     #[test]

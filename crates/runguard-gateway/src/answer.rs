@@ -41,8 +41,8 @@ pub(crate) struct Account {
     pub(crate) said: Option<String>,
     /// By what it is found again in a conversation that has it, where questions can refer to it.
     pub(crate) marks: Vec<String>,
-    /// What was thought for it and is kept at the provider, by its names.
-    pub(crate) thoughts: Vec<String>,
+    /// What its items can be referred to by.
+    pub(crate) items: Vec<String>,
     /// Why it ended, in the provider's word.
     pub(crate) finish: String,
     /// The mistake that it tells of though it came as an answer, as the status that it would have been.
@@ -100,7 +100,7 @@ impl Account {
     /// What questions that follow it need to know of its items. Calls side by side are one attempt, so it takes all of them together.
     fn with_output(self, output: &str) -> Self {
         let calls = history::calls(self.id.as_deref().unwrap_or_default(), output);
-        Self { calls, said: history::said(output), marks: history::marks(output), thoughts: elsewhere::thoughts(output), ..self }
+        Self { calls, said: history::said(output), marks: history::marks(output), items: elsewhere::names(output), ..self }
     }
 
     /// No more words than are paid for: a provider that pays no attention to its bound has been cut, or should have been.

@@ -19,6 +19,7 @@ use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
+use runguard_core::Reason;
 use runguard_core::prices::{Prompt, USUAL_BYTES_A_TOKEN, Usage};
 use runguard_core::run::Used;
 use runguard_engine::settings::Settings;
@@ -271,9 +272,9 @@ impl Asking<'_> {
         if question.follows {
             tokens = tokens.saturating_add(self.earlier.and_then(|earlier| earlier.tokens).unwrap_or(MOST_UNSEEN_TOKENS));
         }
-        tokens = tokens.saturating_add(question.documents.min(MOST_DOCUMENTS).saturating_mul(MOST_UNSEEN_TOKENS));
-        let thought = self.gateway.tokens_of_thoughts(&self.passing.upstream, question, MOST_UNSEEN_TOKENS);
-        tokens.saturating_add(question.added).saturating_add(thought)
+        let (referred, unknown) = self.gateway.most_referred(&self.passing.upstream, question);
+        let documents = question.documents.saturating_add(unknown).min(MOST_DOCUMENTS);
+        tokens.saturating_add(documents.saturating_mul(MOST_UNSEEN_TOKENS)).saturating_add(question.added).saturating_add(referred)
     }
 
     /// What leaves to the provider how it is served is taken for as dear as that provider has been before.
@@ -295,6 +296,15 @@ impl Asking<'_> {
             patience: Duration::from_millis(self.settings.gateway.patience.as_millis()),
         };
         self.gateway.runs.set_aside(guards, &self.run.name, wanted).await.map_err(|refused| match refused {
+            NotSetAside::Refused { code, message } if code == Reason::UnknownModel.code() => {
+                let (upstream, model) = (&self.passing.upstream, &question.model);
+                Refusal::stop(
+                    code,
+                    format!(
+                        "{message} In the settings: `guards.budget.unknown_models` for all of them, or `gateway.upstreams.{upstream}.models.\"{model}\" = \"gpt-4o\"` where this one is another's deployment."
+                    ),
+                )
+            }
             NotSetAside::Refused { code, message } => Refusal::stop(code, message),
             NotSetAside::Busy { code, message } => Refusal::busy(&code, &message),
             NotSetAside::Unavailable => Refusal::new(

@@ -3,6 +3,7 @@
 
 use crate::api::Api;
 use crate::bedrock::Family;
+use crate::earlier::filed;
 use crate::members::{BorrowedText, Members};
 use runguard_core::object::Object;
 use serde::Deserialize;
@@ -23,11 +24,10 @@ const LONGEST_SPOKEN: u64 = 16_384;
 pub(crate) fn documents(api: Api, body: &Members<'_>) -> u64 {
     let has_cache = body.get("cached_content").is_some()
         || ["extra_body", "google"].iter().filter_map(|name| body.get(name)).any(|more| more.contains("\"cached_content\""));
-    let references = body.get("input").filter(|_| api == Api::Responses).map_or(0, references);
     // A prompt that is stored at the provider is one more, and so is what is found in data of the caller's there.
     let stored = u64::from(api == Api::Responses && body.get("prompt").is_some());
     let sources = u64::from(body.get("data_sources").is_some());
-    references.saturating_add(stored).saturating_add(sources).saturating_add(if has_cache { LONGEST_CONTEXT } else { 0 })
+    stored.saturating_add(sources).saturating_add(if has_cache { LONGEST_CONTEXT } else { 0 })
 }
 
 /// The items of a list that say which one they are.
@@ -46,9 +46,23 @@ fn kind_of<'a>(Object(item): &Object<'a>) -> &'a str {
 }
 
 const THOUGHT: &str = "\"reasoning\"";
+const REFERENCE: &str = "\"item_reference\"";
 
-/// Items of a response's input that say only which one is meant; those that say it by their type are counted as parts, thoughts by themselves.
-fn references(input: &str) -> u64 {
+/// Items that a question names and does not carry: the provider has them.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Referred {
+    /// Of any conversation.
+    pub(crate) items: Vec<String>,
+    /// What was thought: all of one conversation.
+    pub(crate) thoughts: Vec<String>,
+}
+
+fn name_of(Object(item): &Object<'_>) -> Option<String> {
+    item.iter().find(|(name, _)| name == "id").map(|(_, id)| id.get().to_owned())
+}
+
+/// Of a response's input those that say only which one is meant.
+pub(crate) fn referred(input: &str) -> Referred {
     const OWN: [&str; 13] = [
         "content",
         "arguments",
@@ -65,26 +79,32 @@ fn references(input: &str) -> u64 {
         "encrypted_content",
     ];
     let is_there = |Object(item): &Object<'_>, name: &str| item.iter().any(|(known, value)| known == name && value.get() != "null");
-    let is_reference =
-        |item: &Object<'_>| !matches!(kind_of(item), THOUGHT | "\"item_reference\"") && !OWN.iter().any(|name| is_there(item, name));
-    items_with_ids(input).filter(is_reference).count() as u64
+    let mut referred = Referred::default();
+    for item in items_with_ids(input) {
+        match kind_of(&item) {
+            THOUGHT if has(&item, "encrypted_content") || has(&item, "content") => {}
+            THOUGHT => referred.thoughts.extend(name_of(&item)),
+            REFERENCE => referred.items.extend(name_of(&item)),
+            _ if OWN.iter().any(|name| is_there(&item, name)) => {}
+            _ => referred.items.extend(name_of(&item)),
+        }
+    }
+    referred
 }
 
-/// What a model thought and the provider keeps, by its names: in an answer, or in a question that sends it along.
-pub(crate) fn thoughts(items: &str) -> Vec<String> {
-    let is_kept = |item: &Object<'_>| kind_of(item) == THOUGHT && !has(item, "encrypted_content") && !has(item, "content");
-    let name = |Object(item): Object<'_>| item.iter().find(|(name, _)| name == "id").map(|(_, id)| id.get().to_owned());
-    items_with_ids(items).filter(is_kept).filter_map(name).collect()
+/// What the items of an answer can be referred to by.
+pub(crate) fn names(output: &str) -> Vec<String> {
+    items_with_ids(output).filter_map(|item| name_of(&item)).collect()
 }
 
-/// How long the answers were that thoughts belong to.
+/// How long the answers were that items came with: none is longer than its answer.
 #[derive(Debug, Default)]
-pub(crate) struct Thoughts {
+pub(crate) struct KeptItems {
     tokens: HashMap<String, u64>,
     order: VecDeque<String>,
 }
 
-impl Thoughts {
+impl KeptItems {
     pub(crate) fn remember(&mut self, name: String, tokens: u64) {
         /// More are forgotten, the oldest first.
         const MOST: usize = 100_000;
@@ -98,16 +118,12 @@ impl Thoughts {
         }
     }
 
-    /// The most tokens that these have; those that nobody here knows are all of one conversation, and together as long as one may be.
-    pub(crate) fn tokens(&self, names: impl Iterator<Item = String>, unknown: u64) -> u64 {
-        let (mut sum, mut of_unknown) = (0_u64, 0);
-        for name in names {
-            match self.tokens.get(&name) {
-                Some(tokens) => sum = sum.saturating_add(*tokens),
-                None => of_unknown = unknown,
-            }
-        }
-        sum.saturating_add(of_unknown)
+    /// The most tokens that those have which came by here, and how many documents the others may be.
+    pub(crate) fn most(&self, upstream: &str, referred: &Referred) -> (u64, u64) {
+        let known = |name: &String| self.tokens.get(&filed(upstream, name)).copied();
+        let tokens = referred.items.iter().chain(&referred.thoughts).filter_map(known).fold(0, u64::saturating_add);
+        let unknown_items = referred.items.iter().filter(|name| known(name).is_none()).count() as u64;
+        (tokens, unknown_items + u64::from(referred.thoughts.iter().any(|name| known(name).is_none())))
     }
 }
 
@@ -163,24 +179,39 @@ mod tests {
 
     #[test]
     fn an_item_with_a_name_and_nothing_else_is_kept_at_the_provider() {
-        let count = |items: Value| of(&json!({"input": items}), |body| documents(Api::Responses, body));
-        assert_eq!(count(json!([{"id": "msg_1"}, {"id": "msg_2", "type": null}, {"id": "msg_3", "type": "message", "role": "user"}])), 3);
-        assert_eq!(count(json!([{"id": "ig_1", "type": "image_generation_call"}])), 1);
-        let thought = |id: &str| json!({"type": "reasoning", "id": id, "summary": []});
-        let names = thoughts(&json!([thought("rs_1"), thought("rs_2"), thought("rs_3")]).to_string());
-        assert_eq!((names.len(), count(json!([thought("rs_1")]))), (3, 0));
-        let mut known = Thoughts::default();
-        assert_eq!(known.tokens(names.iter().cloned(), 200_000), 200_000, "all of one conversation");
-        known.remember(names[0].clone(), 70);
-        assert_eq!(known.tokens(names.iter().cloned(), 200_000), 200_070);
-        assert_eq!(known.tokens(names[..1].iter().cloned(), 200_000), 70, "as long as the answer was");
-        assert!(thoughts(&json!([{"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}]).to_string()).is_empty());
-        assert_eq!(count(json!([{"type": "item_reference", "id": "msg_1"}])), 0, "counted as a part");
+        let count = |items: Value| {
+            let Referred { items, thoughts } = referred(&items.to_string());
+            (items.len(), thoughts.len())
+        };
+        assert_eq!(count(json!([{"id": "msg_1"}, {"id": "msg_2", "type": null}, {"id": "msg_3", "type": "message", "role": "user"}])), (3, 0));
+        assert_eq!(count(json!([{"id": "ig_1", "type": "image_generation_call"}, {"type": "item_reference", "id": "msg_1"}])), (2, 0));
+        assert_eq!(count(json!([{"type": "reasoning", "id": "rs_1", "summary": []}])), (0, 1));
+        assert_eq!(count(json!([{"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}])), (0, 0));
         let whole = json!([{"role": "user", "content": "id"}, {"type": "message", "id": "msg_1", "role": "assistant", "content": []},
             {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": ""},
             {"type": "function_call_output", "id": "fco_1", "call_id": "c", "output": ""}]);
-        assert_eq!(count(whole), 0);
-        assert_eq!(count(json!("id")), 0);
+        assert_eq!(count(whole), (0, 0));
+        assert_eq!(count(json!("id")), (0, 0));
+    }
+
+    #[test]
+    fn an_item_that_came_by_here_is_no_longer_than_its_answer() {
+        let answer = json!([{"type": "reasoning", "id": "rs_1", "summary": []}, {"type": "message", "id": "msg_1", "content": []}]);
+        let mut kept = KeptItems::default();
+        for name in names(&answer.to_string()) {
+            kept.remember(filed("openai", &name), 70);
+        }
+        let referred = |items: &[(&str, &str)]| {
+            let items: Vec<Value> = items.iter().map(|(kind, id)| json!({"type": kind, "id": id})).collect();
+            referred(&json!(items).to_string())
+        };
+        let both = referred(&[("reasoning", "rs_1"), ("item_reference", "msg_1")]);
+        assert_eq!(kept.most("openai", &both), (140, 0));
+        assert_eq!(kept.most("azure", &both), (0, 2), "of another provider");
+        let more = referred(&[("item_reference", "msg_1"), ("item_reference", "msg_2"), ("item_reference", "msg_3")]);
+        assert_eq!(kept.most("openai", &more), (70, 2), "each of the others may be as long as one can");
+        let thoughts = referred(&[("reasoning", "rs_7"), ("reasoning", "rs_8")]);
+        assert_eq!(kept.most("openai", &thoughts), (0, 1), "all of one conversation");
     }
 
     #[test]

@@ -34,7 +34,7 @@ use crate::api::{Api, Kind};
 use crate::attempt::{Asking, Attempt, Candidate, is_packed, send};
 use crate::beginning::{Firsts, FoundAgain};
 use crate::earlier::{Answers, Named, filed};
-use crate::elsewhere::Thoughts;
+use crate::elsewhere::{KeptItems, Referred};
 use crate::history::Before;
 use crate::identity::{Follows, RunName, Says};
 use crate::members::{BadBody, Members};
@@ -89,7 +89,7 @@ pub struct Gateway {
     aws: bedrock::Signer,
     /// Upstreams that served before others what did not ask for it.
     serve_first: Mutex<HashSet<String>>,
-    thoughts: Mutex<Thoughts>,
+    kept_items: Mutex<KeptItems>,
     /// Turns true when the service stops.
     stopping: Option<watch::Receiver<bool>>,
 }
@@ -140,21 +140,20 @@ impl Gateway {
         self.serve_first.lock().unwrap_or_else(PoisonError::into_inner).contains(upstream)
     }
 
-    /// The most tokens of what was thought before and is kept at the provider.
-    fn tokens_of_thoughts(&self, upstream: &str, question: &Question, unknown: u64) -> u64 {
-        if question.thoughts.is_empty() {
-            return 0;
+    /// Of items that a question names: the most tokens of those that came by here, and how many documents the others may be.
+    fn most_referred(&self, upstream: &str, question: &Question) -> (u64, u64) {
+        if question.referred == Referred::default() {
+            return (0, 0);
         }
-        let names = question.thoughts.iter().map(|name| filed(upstream, name));
-        self.thoughts.lock().unwrap_or_else(PoisonError::into_inner).tokens(names, unknown)
+        self.kept_items.lock().unwrap_or_else(PoisonError::into_inner).most(upstream, &question.referred)
     }
 
-    /// Learns from an answer how its upstream serves, and how long what was thought for it can be.
+    /// Learns from an answer how its upstream serves, and how long its items can be.
     fn learn(&self, upstream: &str, question: &Question, account: &Account) {
-        if let Some(usage) = account.usage.filter(|_| !account.thoughts.is_empty()) {
-            let mut thoughts = self.thoughts.lock().unwrap_or_else(PoisonError::into_inner);
-            for name in &account.thoughts {
-                thoughts.remember(filed(upstream, name), usage.output_tokens);
+        if let Some(usage) = account.usage.filter(|_| !account.items.is_empty()) {
+            let mut kept = self.kept_items.lock().unwrap_or_else(PoisonError::into_inner);
+            for name in &account.items {
+                kept.remember(filed(upstream, name), usage.output_tokens);
             }
         }
         if question.times_if_first > 1 && account.usage.is_some_and(|usage| usage.service_tier == ServiceTier::Priority) {

@@ -4,7 +4,7 @@ use crate::Hears;
 use bytes::Bytes;
 use runguard_core::ledger::Limits;
 use runguard_core::money::NanoDollars;
-use runguard_core::prices::{UnknownModelError, Usage};
+use runguard_core::prices::{LONGEST_ANSWER, UnknownModelError, Usage};
 use runguard_core::run::{
     Asked as AskedOfModel, Ceilings, Loops, ModelCall, Money, Progress, Refusal as RunRefusal, Run, ServiceBudget, Unanswered, Used,
 };
@@ -308,7 +308,7 @@ impl Runs {
                     // What limits a run is in the store, and may be raised there: nothing of it is remembered here.
                     locked(&run).reset();
                     let is_set_aside = books.reserved_usd > 0.0 || books.reserved_tokens > 0;
-                    let now = not_set_aside(refusal, is_set_aside);
+                    let now = not_set_aside(refusal, is_set_aside, wanted.max_output.unwrap_or(LONGEST_ANSWER));
                     if before.is_some() {
                         return Err(now);
                     }
@@ -345,10 +345,21 @@ impl Runs {
     }
 }
 
-fn not_set_aside(refusal: RunRefusal, is_set_aside: bool) -> NotSetAside {
+/// A price that nobody named is said with the answer that it is for.
+fn with_length(message: &str, longest: u64) -> String {
+    let length = format!("the price is that of an answer of up to {longest} tokens");
+    match message.split_once(". ") {
+        Some((what, advice)) => format!("{what}; {length}. {advice}"),
+        None => format!("{}; {length}.", message.trim_end_matches('.')),
+    }
+}
+
+/// `longest`: the answer that is asked for.
+fn not_set_aside(refusal: RunRefusal, is_set_aside: bool, longest: u64) -> NotSetAside {
     match refusal {
-        RunRefusal::NotNow(trip) if is_set_aside && trip.reason == Reason::BudgetExceeded.code() => {
-            NotSetAside::Busy { code: trip.reason.into_owned(), message: trip.message }
+        RunRefusal::NotNow(trip) if trip.reason == Reason::BudgetExceeded.code() => {
+            let (code, message) = (trip.reason.into_owned(), with_length(&trip.message, longest));
+            if is_set_aside { NotSetAside::Busy { code, message } } else { NotSetAside::Refused { code, message } }
         }
         RunRefusal::Trip(trip) | RunRefusal::NotNow(trip) if trip.reason == Reason::StateUnavailable.code() => NotSetAside::Unavailable,
         RunRefusal::Trip(trip) | RunRefusal::NotNow(trip) => NotSetAside::Refused { code: trip.reason.into_owned(), message: trip.message },

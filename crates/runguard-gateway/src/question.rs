@@ -3,7 +3,8 @@
 use crate::api::{Api, Dialect};
 use crate::bedrock::Family;
 use crate::members::{BadBody, Members};
-use crate::{elsewhere, enclosed};
+use crate::elsewhere::{self, Referred};
+use crate::enclosed;
 use bytes::Bytes;
 use runguard_core::prices::{Prices, Prompt, ServiceTier, UnknownModel, Usage};
 use serde::Deserialize;
@@ -39,8 +40,8 @@ pub(crate) struct Question {
     pub(crate) documents: u64,
     /// Tokens that the provider adds by itself, as many as it can: they are set aside, and not among the words.
     pub(crate) added: u64,
-    /// What was thought before and is kept at the provider, by its names.
-    pub(crate) thoughts: Vec<String>,
+    /// Items that it names and does not carry.
+    pub(crate) referred: Referred,
     /// What makes its price unknowable; such a question is not passed on while dollars are limited.
     pub(crate) unmetered: Option<&'static str>,
     /// How many times the usual price its tokens may cost.
@@ -95,7 +96,7 @@ struct StreamOptions {
 /// Members by which the provider is told to add to the prompt.
 const UNSEEN: [&str; 2] = ["previous_response_id", "conversation"];
 /// Parts of a prompt that are somewhere else.
-const ELSEWHERE: [&str; 5] = ["\"file_id\"", "\"item_reference\"", "\"file_url\"", "\"video_url\"", "\"audio_url\""];
+const ELSEWHERE: [&str; 4] = ["\"file_id\"", "\"file_url\"", "\"video_url\"", "\"audio_url\""];
 /// Tools that the caller runs itself, by the beginning of their type; a provider's own add to the prompt, and have fees.
 const CALLERS_TOOLS: [&str; 8] = ["function", "custom", "bash", "text_editor", "computer", "memory", "local_shell", "apply_patch"];
 /// Names that must be written as they are.
@@ -181,7 +182,7 @@ impl Question {
                 let enclosed = if has_documents || is_elsewhere { documents(text).max(1) } else { 0 };
                 enclosed.saturating_add(elsewhere::documents(api, body))
             },
-            thoughts: body.get("input").filter(|_| api == Api::Responses).map(elsewhere::thoughts).unwrap_or_default(),
+            referred: body.get("input").filter(|_| api == Api::Responses).map(elsewhere::referred).unwrap_or_default(),
             added: elsewhere::tokens_of_recordings(recordings, longest_of_model)
                 .saturating_add(elsewhere::around_tools(api, body))
                 .saturating_add(predicted),
@@ -285,7 +286,7 @@ fn documents(text: &str) -> u64 {
     fn count(value: &Value) -> u64 {
         match value {
             Value::Object(part) => {
-                let is_kind = |kind: &Value| kind.as_str().is_some_and(|kind| kind == "item_reference" || is_document(kind.as_bytes()));
+                let is_kind = |kind: &Value| kind.as_str().is_some_and(|kind| is_document(kind.as_bytes()));
                 if part.get("type").is_some_and(is_kind) || ["file_id", "file_url", "file_data"].iter().any(|name| part.contains_key(*name))
                 {
                     return 1;
@@ -574,14 +575,13 @@ mod tests {
             (json!({"model": "m", "input": [file]}), 1),
             (
                 json!({"model": "m", "input": [{"role": "user", "content": [file, file, {"type": "input_text", "text": "a"}]}, {"type": "item_reference", "id": "i"}]}),
-                3,
+                2,
             ),
             (
                 json!({"model": "m", "messages": [{"content": [{"type": "file", "file": {"file_data": "a"}}, {"type": "document", "source": {"type": "url", "url": "u"}}]}]}),
                 2,
             ),
             (json!({"model": "m", "prompt": {"id": "p"}}), 1),
-            (json!({"model": "m", "input": [{"id": "msg_1"}, {"type": "item_reference", "id": "msg_2"}]}), 2),
             (
                 json!({"model": "m", "messages": [{"content": [{"type": "video_url", "video_url": {"url": "u"}}, {"type": "audio_url", "audio_url": {"url": "u"}}]}]}),
                 6,

@@ -52,15 +52,22 @@ impl Alerts {
                 if self.json { output::json(&done) } else { output::line("It is in the queue again.") }
             }
             Some(Verb::Test { target, settings, local }) => {
-                let tested = if *local {
-                    from_here(settings, target.as_deref())?
+                let service = self.client.address("");
+                let (tested, by) = if *local {
+                    (from_here(settings, target.as_deref())?, "Sent from here, by the settings.".to_owned())
                 } else {
                     let query: Query = target.iter().map(|target| ("target", target.clone())).collect();
                     match self.client.post("/v1/alerts/test", &query) {
-                        Err(Failure::Unreachable(_)) => from_here(settings, target.as_deref())?,
-                        answered => answered?,
+                        Err(Failure::Unreachable(_)) => {
+                            let tested = from_here(settings, target.as_deref())?;
+                            (tested, format!("No service answers at {service}: sent from here, by the settings."))
+                        }
+                        answered => (answered?, format!("Sent by the service at {service}.")),
                     }
                 };
+                if !self.json {
+                    output::line(&by)?;
+                }
                 self.show_test(&tested)
             }
         }

@@ -110,6 +110,9 @@ impl Serve {
         let (state, log) = (shown_address(&loaded.settings.store.state), shown_address(&loaded.settings.log.database));
         let options = EngineOptions { clock, settings: loaded.settings, keys, seed: None };
         let engine = Arc::new(Engine::new(store, options).await.map_err(|error| Failure::Failed(error.to_string()))?);
+        if engine.telemetry.is_some() {
+            runguard_engine::telemetry::headers(&engine.started_with.telemetry).map_err(Failure::Usage)?;
+        }
         if let Some(alerts) = Alerts::start(&engine).map_err(Failure::Usage)? {
             let _ = engine.alerts.set(alerts);
         }

@@ -9,9 +9,6 @@ use clap::Args;
 use runguard_insight::insight::spend::{BudgetStands, By, Spent, Sum};
 use serde_json::Value;
 
-/// Entries that are shown to people.
-const MOST_ENTRIES: usize = 30;
-
 #[derive(Debug, Args)]
 pub(crate) struct Spend {
     #[command(flatten)]
@@ -24,6 +21,9 @@ pub(crate) struct Spend {
     /// Whose days, such as Europe/Berlin [default: that of the budgets]
     #[arg(long, value_name = "ZONE")]
     time_zone: Option<String>,
+    /// Rows at most: the dearest, or the latest days
+    #[arg(long, value_name = "ROWS", default_value_t = 30)]
+    limit: usize,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -39,18 +39,26 @@ impl Spend {
             return output::json(&answer);
         }
         let spent: Spent = output::read(answer)?;
-        let mut table = output::table(&[&self.by, "calls", "blocked", "input", "output", "cached", "dollars"]);
+        let columns = Columns { writes: spent.total.cache_write_tokens > 0 };
+        let mut table = output::table(&columns.names(&self.by));
         let entries = spent.groups.first().map(|group| group.entries.as_slice()).unwrap_or_default();
-        let shown = if self.by == By::Day.code() { &entries[entries.len().saturating_sub(MOST_ENTRIES)..] } else { entries };
-        for entry in shown.iter().take(MOST_ENTRIES) {
+        let left_out = entries.len().saturating_sub(self.limit);
+        let shown = if self.by == By::Day.code() { &entries[left_out..] } else { &entries[..entries.len() - left_out] };
+        for entry in shown {
             let name = if entry.name.is_empty() { "–".to_owned() } else { output::clean(&entry.name) };
-            table.add_row([Cell::new(output::short(&name, 30))].into_iter().chain(numbers(&entry.sum)));
+            table.add_row(columns.row(&name, &entry.sum));
         }
-        if entries.is_empty() {
+        if entries.is_empty() && spent.total.calls + spent.total.refused == 0 {
             output::line("No model call was paid for or refused in this time.")?;
         } else {
-            table.add_row([Cell::new("all")].into_iter().chain(numbers(&spent.total)));
+            table.add_row(columns.row("all", &spent.total));
             output::show(&table)?;
+        }
+        if left_out > 0 {
+            output::line(&format!("\n{left_out} more are not shown: --limit {} shows them too.", entries.len()))?;
+        }
+        if entries.is_empty() && self.by == By::Scope.code() {
+            output::line("\nThese calls named no scope of their own (`scopes` of a budget's request).")?;
         }
         if spent.total.overdue_usd > 0.0 {
             let overdue = dollars(spent.total.overdue_usd);
@@ -74,11 +82,24 @@ fn right(text: String) -> Cell {
     Cell::new(text).right()
 }
 
-fn numbers(sum: &Sum) -> [Cell; 6] {
-    let input = sum.input_tokens + sum.cache_write_tokens;
-    let counts = [sum.calls, sum.refused, input, sum.output_tokens, sum.cached_tokens].map(output::short_count);
-    let [calls, refused, input, output, cached] = counts.map(right);
-    [calls, refused, input, output, cached, right(dollars(sum.usd))]
+/// Tokens as the service tells them: those that were sent are input, read from a cache (`cached`) or written to one.
+struct Columns {
+    /// Some were written to a cache: providers that ask for more for it say so.
+    writes: bool,
+}
+
+impl Columns {
+    fn names<'a>(&self, by: &'a str) -> Vec<&'a str> {
+        let writes = self.writes.then_some("written");
+        [by, "calls", "refused", "input", "output", "cached"].into_iter().chain(writes).chain(["dollars"]).collect()
+    }
+
+    fn row(&self, name: &str, sum: &Sum) -> Vec<Cell> {
+        let counts = [sum.calls, sum.refused, sum.input_tokens, sum.output_tokens, sum.cached_tokens];
+        let counts = counts.into_iter().chain(self.writes.then_some(sum.cache_write_tokens)).map(output::short_count);
+        let name = output::short(name, if self.writes { 22 } else { 30 });
+        [Cell::new(name)].into_iter().chain(counts.chain([dollars(sum.usd)]).map(right)).collect()
+    }
 }
 
 /// Small amounts are most of them: as many digits as they need.
