@@ -49,7 +49,7 @@ const THOUGHT: &str = "\"reasoning\"";
 const REFERENCE: &str = "\"item_reference\"";
 
 /// Items that a question names and does not carry: the provider has them.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Referred {
     /// Of any conversation.
     pub(crate) items: Vec<String>,
@@ -183,7 +183,10 @@ mod tests {
             let Referred { items, thoughts } = referred(&items.to_string());
             (items.len(), thoughts.len())
         };
-        assert_eq!(count(json!([{"id": "msg_1"}, {"id": "msg_2", "type": null}, {"id": "msg_3", "type": "message", "role": "user"}])), (3, 0));
+        assert_eq!(
+            count(json!([{"id": "msg_1"}, {"id": "msg_2", "type": null}, {"id": "msg_3", "type": "message", "role": "user"}])),
+            (3, 0)
+        );
         assert_eq!(count(json!([{"id": "ig_1", "type": "image_generation_call"}, {"type": "item_reference", "id": "msg_1"}])), (2, 0));
         assert_eq!(count(json!([{"type": "reasoning", "id": "rs_1", "summary": []}])), (0, 1));
         assert_eq!(count(json!([{"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}])), (0, 0));

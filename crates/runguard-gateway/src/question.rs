@@ -2,9 +2,9 @@
 
 use crate::api::{Api, Dialect};
 use crate::bedrock::Family;
-use crate::members::{BadBody, Members};
 use crate::elsewhere::{self, Referred};
 use crate::enclosed;
+use crate::members::{BadBody, Members};
 use bytes::Bytes;
 use runguard_core::prices::{Prices, Prompt, ServiceTier, UnknownModel, Usage};
 use serde::Deserialize;
