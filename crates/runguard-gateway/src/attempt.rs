@@ -286,7 +286,7 @@ impl Asking<'_> {
     async fn set_aside(&self, guards: &Guards, question: &Question) -> Result<SetAside, Refusal> {
         // As many bytes as even the usual rule makes so many tokens of: what is set aside is never what is only usual.
         let bytes = question.most_prompt.saturating_mul(USUAL_BYTES_A_TOKEN);
-        let prompt = Prompt { bytes, attachments: question.prompt.attachments.saturating_mul(2) };
+        let prompt = Prompt { bytes, ..question.images() };
         let wanted = Wanted {
             model: &question.model,
             prompt,

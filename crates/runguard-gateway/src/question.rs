@@ -30,7 +30,7 @@ pub(crate) struct Question {
     pub(crate) prompt: Prompt,
     /// The most tokens of its words: in what is no plain text a token has hardly more than a byte.
     pub(crate) most_words: u64,
-    /// The most tokens of all its prompt, as they are set aside: what the provider adds is among them once that is known.
+    /// The most tokens of its prompt but for images, as they are set aside: what the provider adds is among them once that is known.
     pub(crate) most_prompt: u64,
     /// What a model may think before it answers, which a bound of the answer must leave room for.
     pub(crate) thinking: u64,
@@ -212,15 +212,26 @@ impl Question {
     /// The most it can have cost: whoever may have been paid is taken to have been. Where nothing is limited, what its prompt usually does.
     pub(crate) fn worst(&self, paid_output: Option<u64>) -> Usage {
         match paid_output {
-            Some(output) => Usage::new(self.most_prompt, output.saturating_mul(self.choices).saturating_mul(self.times_the_price)),
+            Some(output) => Usage::new(self.most_read(), output.saturating_mul(self.choices).saturating_mul(self.times_the_price)),
             None => Usage::new(self.prompt.usual_tokens(), 0),
         }
+    }
+
+    /// The images of its prompt, at twice what one has at most by the usual rule.
+    pub(crate) fn images(&self) -> Prompt {
+        Prompt { bytes: 0, attachments: self.prompt.attachments.saturating_mul(2) }
+    }
+
+    /// The most tokens of all its prompt, and of its images.
+    fn most_read(&self) -> u64 {
+        let seen = self.images().most_tokens().saturating_sub(Prompt::default().most_tokens());
+        self.most_prompt.saturating_add(seen)
     }
 
     /// What its prompt is booked as where nobody counted it before the answer broke off: by what it can have where something is limited, so that
     /// leaving often does not pass a limit.
     pub(crate) fn prompt_left(&self, is_limited: bool) -> Usage {
-        Usage::new(if is_limited { self.most_prompt } else { self.prompt.usual_tokens() }, 0)
+        Usage::new(if is_limited { self.most_read() } else { self.prompt.usual_tokens() }, 0)
     }
 
     /// Takes another measure of the prompt, by one who knows where in this text something is enclosed.
@@ -553,6 +564,10 @@ mod tests {
                 "what looks like an image and is said is words"
             );
         }
+        let seen = read(Api::Messages, &image);
+        assert_eq!(seen.prompt_left(true).input_tokens, seen.most_words + 8_000, "an image is set aside as 4,000 tokens, and booked so");
+        assert_eq!(seen.worst(Some(1)).input_tokens, seen.most_words + 8_000);
+        assert_eq!(seen.prompt_left(false).input_tokens, seen.prompt.usual_tokens());
         for words in [json!({"url": format!("data:image/{picture}")}), json!({"mime": "image/png", "data": picture})] {
             let schema = json!({"model": "m", "messages": [], "tools": [{"name": "f", "input_schema": {"examples": [words]}}]});
             let called = json!({"model": "m", "messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": words}]}]});
