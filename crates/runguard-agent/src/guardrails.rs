@@ -12,7 +12,7 @@ use crate::spend::Counters;
 use crate::tool::Effect;
 use runguard_core::detect::loops::{Called, LoopSettings, Trail};
 use runguard_core::detect::stall::{
-    Deed, Rung, StallDetector, StallRule, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint,
+    CallEffect, Rung, StallDetector, StallRule, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint,
 };
 use runguard_core::detect::tool_calls::{CallOutcome, TurnCalls};
 use runguard_core::fingerprint;
@@ -194,8 +194,8 @@ impl Guardrails {
                 Given::Result(result) => (Some(result), None),
                 Given::Error(error) => (None, Some(error)),
             };
-            let deed = Deed::of(&done.call.name, &done.call.arguments);
-            let step = Step { tool: &done.call.name, args: arguments_key(done.call), result, error, round: Some(u64::from(round)), deed };
+            let effect = CallEffect::of(&done.call.name, &done.call.arguments);
+            let step = Step { tool: &done.call.name, args: arguments_key(done.call), result, error, round: Some(u64::from(round)), effect };
             let verdict = self.with_stall(memory, |stall| stall.observe(step));
             worst = worst.or(match verdict.rung {
                 Rung::GoOn | Rung::Observe => Judgement::GoOn,

@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros, reason = "it measures and prints")]
 
 use runguard_core::detect::loops::{LoopDetector, LoopSettings};
-use runguard_core::detect::stall::{Deed, StallDetector, StallSettings, Step};
+use runguard_core::detect::stall::{CallEffect, StallDetector, StallSettings, Step};
 use runguard_core::time::Timestamp;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
@@ -78,7 +78,7 @@ fn main() {
             result: Some(u64::from(index % 5000)),
             error: None,
             round: Some(u64::from(index)),
-            deed: Deed::Unknown,
+            effect: CallEffect::Unknown,
         };
         black_box(stall.observe(black_box(step)));
     });

@@ -30,7 +30,7 @@ mod warning;
 
 use crate::budget::{Budget, Reservation, UsageRefused, call_key as joined};
 use crate::detect::loops::{Called, LoopDetected, LoopDetector};
-use crate::detect::stall::{Deed, StallSessions, Step, Verdict};
+use crate::detect::stall::{CallEffect, StallSessions, Step, Verdict};
 use crate::fingerprint::Volatile;
 use crate::ledger::{BudgetExceeded, Cost};
 use crate::limits::setters;
@@ -154,7 +154,7 @@ struct Outcome {
     result: Option<u64>,
     error: Option<u64>,
     round: Option<u64>,
-    deed: Deed,
+    effect: CallEffect,
 }
 
 #[derive(Debug)]
@@ -322,7 +322,7 @@ impl Run {
         // Who never tells of model calls has no rounds: every call counts.
         let round = (self.model_calls > 0).then_some(self.model_calls);
         let error = gave.error.map(|error| error.fingerprint);
-        let step = Step { tool, args: arguments, result: gave.result, error, round, deed: gave.deed };
+        let step = Step { tool, args: arguments, result: gave.result, error, round, effect: gave.effect };
         let tokens = gave.tokens.saturating_add(std::mem::take(&mut self.unjudged_tokens));
         let verdict = match &self.stall {
             None => return Progress::Done,
@@ -333,7 +333,7 @@ impl Run {
             }
             Some(Stalls::Service(stalls)) => {
                 let call = ToolCall { history: history.to_owned(), tool: tool.to_owned(), arguments, at: now };
-                let purpose = Purpose::Result(Box::new(call), Outcome { result: step.result, error, round, deed: step.deed });
+                let purpose = Purpose::Result(Box::new(call), Outcome { result: step.result, error, round, effect: step.effect });
                 return ask(stalls.observe(history, tool, Some(arguments), Gave { tokens, ..gave }, round), purpose);
             }
         };
@@ -529,11 +529,11 @@ impl Run {
     }
 
     /// The same of what a tool gave.
-    fn shown_here(&self, call: &ToolCall, Outcome { result, error, round, deed }: Outcome) -> Verdict {
+    fn shown_here(&self, call: &ToolCall, Outcome { result, error, round, effect }: Outcome) -> Verdict {
         match &self.stall {
             None | Some(Stalls::InProcess(_)) => Verdict::default(),
             Some(Stalls::Service(stalls)) => {
-                stalls.observe_here(&call.history, Step { tool: &call.tool, args: call.arguments, result, error, round, deed }, call.at)
+                stalls.observe_here(&call.history, Step { tool: &call.tool, args: call.arguments, result, error, round, effect }, call.at)
             }
         }
     }

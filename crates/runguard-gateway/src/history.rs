@@ -8,7 +8,7 @@ pub(crate) mod nudge;
 use crate::api::Api;
 use crate::bedrock::Family;
 use crate::members::{BorrowedText, Members};
-use runguard_core::detect::stall::{Deed, error_fingerprint, result_fingerprint, says_error};
+use runguard_core::detect::stall::{CallEffect, error_fingerprint, result_fingerprint, says_error};
 use runguard_core::fingerprint;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -119,7 +119,7 @@ pub(crate) fn calls(answer: &str, output: &str) -> Vec<OpenCall> {
 /// A call as the guard takes it, without what it gave.
 fn called(tool: &str, arguments: &str, id: impl FnOnce(u64) -> String, round: impl FnOnce(&str) -> String) -> Map<String, Value> {
     let tool: String = tool.chars().take(128).collect();
-    let (args, does) = (arguments_fingerprint(arguments), deed_of(&tool, arguments).text());
+    let (args, does) = (arguments_fingerprint(arguments), effect_of(&tool, arguments).text());
     let id = id(args);
     let mut step = Map::new();
     step.insert("round".into(), round(&id).into());
@@ -423,8 +423,8 @@ fn arguments_fingerprint(arguments: &str) -> u64 {
 }
 
 /// What the call does, by the same arguments.
-fn deed_of(tool: &str, arguments: &str) -> Deed {
-    Deed::of(tool, &unquoted(arguments))
+fn effect_of(tool: &str, arguments: &str) -> CallEffect {
+    CallEffect::of(tool, &unquoted(arguments))
 }
 
 /// Arguments as JSON: some interfaces write them as a text.

@@ -8,7 +8,7 @@ use crate::guard::{GuardEntry, Operation, Route};
 use crate::input::{Input, PassedCall};
 use crate::pattern::Pattern;
 use crate::policy::{Mode, Policy, Rulebook};
-use runguard_core::detect::stall::Deed;
+use runguard_core::detect::stall::CallEffect;
 use runguard_core::reason::Reason;
 use runguard_core::row::{Effect, Named, Row, RowRef};
 use runguard_core::text::{self, StoreText};
@@ -279,7 +279,7 @@ pub enum Traced {
         error: Option<u64>,
         shown: String,
         /// What it does.
-        deed: Deed,
+        effect: CallEffect,
     },
     /// What the model said.
     Message(u64),
@@ -296,7 +296,7 @@ pub enum Traced {
 impl Traced {
     /// A call whose result is told later, or never.
     pub(crate) fn call(arguments: Option<u64>) -> Self {
-        Self::Call { arguments, result: None, error: None, shown: String::new(), deed: Deed::Unknown }
+        Self::Call { arguments, result: None, error: None, shown: String::new(), effect: CallEffect::Unknown }
     }
 }
 

@@ -386,7 +386,7 @@ mod tests {
     use crate::trace::{ReadAt, Step};
     use proptest::prelude::*;
     use proptest::strategy::ValueTree;
-    use runguard_core::detect::stall::{Deed, Preset};
+    use runguard_core::detect::stall::{CallEffect, Preset};
     use runguard_guards::policy::Tree;
     use serde_json::json;
     use std::collections::BTreeMap;
@@ -664,7 +664,7 @@ mod tests {
             // One that works, one that answers a person, one in front of a browser.
             let made_by = |step: Step| match agent {
                 1 if step.kind == Kind::Call => Step { tool: "get_order".into(), ..step },
-                2 if step.kind == Kind::Call => Step { deed: Deed::Acts { on: step.args }, ..step },
+                2 if step.kind == Kind::Call => Step { effect: CallEffect::Acts { on: step.args }, ..step },
                 _ => step,
             };
             let steps = steps.into_iter().map(|(kind, args, result)| made_by(crate::front::tests::step(kind, args, result))).collect();

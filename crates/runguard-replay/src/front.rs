@@ -322,7 +322,7 @@ pub(crate) mod tests {
     use crate::rules::observe;
     use crate::trace::{Kind, Step};
     use proptest::prelude::*;
-    use runguard_core::detect::stall::{Deed, Preset, StallState};
+    use runguard_core::detect::stall::{CallEffect, Preset, StallState};
 
     fn point(candidate: usize, false_stops: u64, saved: f64) -> Point {
         Point { candidate, false_stops, saved }
@@ -393,11 +393,11 @@ pub(crate) mod tests {
             args,
             result: (result < 3).then_some(result),
             error: (kind == 4 && result > 0).then_some(result),
-            deed: match kind {
-                1 => Deed::Looks,
-                2 => Deed::Edits { file: 1, by: if args == 0 { 7 } else { 7_u64.wrapping_neg() } },
-                4 => Deed::Runs,
-                _ => Deed::Unknown,
+            effect: match kind {
+                1 => CallEffect::Looks,
+                2 => CallEffect::Edits { file: 1, by: if args == 0 { 7 } else { 7_u64.wrapping_neg() } },
+                4 => CallEffect::Runs,
+                _ => CallEffect::Unknown,
             },
             tokens: 100 * (kind + args),
             dollars: 0.0,

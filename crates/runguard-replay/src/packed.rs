@@ -9,7 +9,7 @@
 //! A run keeps the place where it was first read, so that what a report says of it leads to the record that has its texts.
 
 use crate::trace::{Broken, Counted, Kind, ReadAt, Run, Step};
-use runguard_core::detect::stall::Deed;
+use runguard_core::detect::stall::CallEffect;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -63,7 +63,7 @@ struct PackedStep {
     args: u64,
     result: Option<u64>,
     error: Option<u64>,
-    deed: Deed,
+    effect: CallEffect,
     tokens: u64,
     /// Most steps of most sources have no price.
     dollars: Option<f64>,
@@ -85,7 +85,7 @@ pub fn write_frame(run: &Run, out: &mut Vec<u8>) -> Result<(), String> {
             args: step.args,
             result: step.result,
             error: step.error,
-            deed: step.deed,
+            effect: step.effect,
             tokens: step.tokens,
             dollars: (step.dollars != 0.0).then_some(step.dollars),
             at_millis: step.at_millis,
@@ -213,7 +213,7 @@ impl Frame {
                 args: step.args,
                 result: step.result,
                 error: step.error,
-                deed: step.deed,
+                effect: step.effect,
                 tokens: step.tokens,
                 dollars: step.dollars.unwrap_or(0.0),
                 at_millis: step.at_millis,
@@ -358,7 +358,7 @@ pub(crate) mod tests {
                 args,
                 result,
                 error,
-                deed: [Deed::Unknown, Deed::Runs, Deed::Edits { file: 1, by: u64::MAX }][args as usize % 3],
+                effect: [CallEffect::Unknown, CallEffect::Runs, CallEffect::Edits { file: 1, by: u64::MAX }][args as usize % 3],
                 tokens,
                 dollars: f64::from(cents) / 100.0,
                 at_millis,

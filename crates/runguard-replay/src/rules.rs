@@ -128,7 +128,7 @@ impl AgentKind {
     /// By what it is watched at its next step, as far as is known then.
     pub(crate) fn at(&mut self, step: &Step) -> Preset {
         match step.kind {
-            Kind::Call => self.kinds.called(&step.tool, step.deed),
+            Kind::Call => self.kinds.called(&step.tool, step.effect),
             Kind::Message if step.result.is_some() => self.kinds.person_answered(),
             Kind::Message => {}
         }
@@ -171,7 +171,7 @@ pub(crate) fn observe(state: &mut StallState, settings: &StallSettings, step: &S
     match step.kind {
         Kind::Call => {
             let step =
-                stall::Step { tool: &step.tool, args: step.args, result: step.result, error: step.error, round: None, deed: step.deed };
+                stall::Step { tool: &step.tool, args: step.args, result: step.result, error: step.error, round: None, effect: step.effect };
             state.observe(settings, step)
         }
         Kind::Message => {

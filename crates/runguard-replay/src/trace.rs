@@ -7,7 +7,7 @@
 //! a run, and a text is unescaped only when something is made of it.
 
 use flate2::read::MultiGzDecoder;
-use runguard_core::detect::stall::{Deed, error_fingerprint, result_fingerprint};
+use runguard_core::detect::stall::{CallEffect, error_fingerprint, result_fingerprint};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -114,7 +114,7 @@ pub struct Step {
     /// Of the normalised error, when the call failed.
     pub error: Option<u64>,
     /// What the call does, as far as its arguments tell.
-    pub deed: Deed,
+    pub effect: CallEffect,
     /// Read and written by the model; those of a turn stand at its first step.
     pub tokens: u64,
     pub dollars: f64,
@@ -419,9 +419,9 @@ impl RecordedStep<'_> {
             args: self.args_hash.0,
             result,
             error: failed.then(|| error_fingerprint(text.as_deref().unwrap_or_default())),
-            deed: match (self.kind, self.args) {
-                (RecordedKind::Call, Some(args)) => Deed::of(&self.tool, args.get()),
-                (RecordedKind::Call | RecordedKind::Message, _) => Deed::Unknown,
+            effect: match (self.kind, self.args) {
+                (RecordedKind::Call, Some(args)) => CallEffect::of(&self.tool, args.get()),
+                (RecordedKind::Call | RecordedKind::Message, _) => CallEffect::Unknown,
             },
             tokens: self.tokens_in.unwrap_or(0).saturating_add(self.tokens_out.unwrap_or(0)),
             dollars: self.cost_usd.unwrap_or(0.0),

@@ -1,7 +1,7 @@
 //! Rules ask for no memory at a step, so a long run costs no more of it than a short one.
 
 use runguard_core::Span;
-use runguard_core::detect::stall::Deed;
+use runguard_core::detect::stall::CallEffect;
 use runguard_core::money::NanoDollars;
 use runguard_guards::policy::Tree;
 use runguard_replay::rules::{Caps, Guards, Presets, Watched};
@@ -19,7 +19,7 @@ fn run_of(steps: u64) -> Run {
         args: index,
         result: Some(index),
         error: index.is_multiple_of(5).then_some(index),
-        deed: [Deed::Runs, Deed::Looks, Deed::Edits { file: index % 4, by: index }][index as usize % 3],
+        effect: [CallEffect::Runs, CallEffect::Looks, CallEffect::Edits { file: index % 4, by: index }][index as usize % 3],
         tokens: 100,
         dollars: 0.01,
         at_millis: Some(index as i64 * 1000),

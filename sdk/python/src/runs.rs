@@ -7,7 +7,7 @@ use crate::stalls::{Outcome, StallDetector};
 use crate::{budgets, clock, errors, loops, values};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString, PyTuple};
-use runguard_core::detect::stall::Deed;
+use runguard_core::detect::stall::CallEffect;
 use runguard_core::fingerprint::Volatile;
 use runguard_core::ledger::Cost;
 use runguard_core::money::NanoDollars;
@@ -28,7 +28,7 @@ pub(crate) struct Run {
     /// Fields of arguments that are not compared, by tool.
     ignored: BTreeMap<String, Volatile>,
     /// What calls that are under way do, by the number of their arguments. The oldest first.
-    deeds: Mutex<VecDeque<(u64, Deed)>>,
+    effects: Mutex<VecDeque<(u64, CallEffect)>>,
 }
 
 /// Calls that are under way at once, of which it is remembered what they do.
@@ -58,8 +58,8 @@ impl Tool {
             return Ok((trip, 0_u64).into_pyobject(py)?.into_any());
         }
         let called = values::Called { names: &self.names, extra: &self.extra, args, kwargs };
-        let (arguments, deed) = called.arguments(&self.name, run.get().ignored_of(&self.name))?;
-        run.get().remember(arguments, deed)?;
+        let (arguments, effect) = called.arguments(&self.name, run.get().ignored_of(&self.name))?;
+        run.get().remember(arguments, effect)?;
         let now = clock::now();
         match locked(&run.get().inner, |run| run.before_tool(&self.name, arguments, now))? {
             Progress::Done => Ok(arguments.into_pyobject(py)?.into_any()),
@@ -76,10 +76,10 @@ impl Tool {
         error: Option<&Bound<'py, PyAny>>,
     ) -> Step<'py> {
         let outcome = Outcome::read(run.py(), result, error).unwrap_or_default();
-        let deed = run.get().deed_of(arguments)?;
+        let effect = run.get().effect_of(arguments)?;
         let now = clock::now();
         let (progress, is_over) = locked(&run.get().inner, |run| {
-            let progress = run.after_tool(&self.name, arguments, outcome.gave(deed), now);
+            let progress = run.after_tool(&self.name, arguments, outcome.gave(effect), now);
             (progress, run.trip().is_some())
         })?;
         match progress {
@@ -135,7 +135,7 @@ impl Run {
         let run = run::Run::new(run_id, ceilings, detector, stall, money)
             .with_tool_rules(rules)
             .with_warning(Warn::default().at_thousandths(warn_at_thousandths).fallback_model(fallback_model));
-        Ok(Self { inner: Mutex::new(run), prices, ignored, deeds: Mutex::default() })
+        Ok(Self { inner: Mutex::new(run), prices, ignored, effects: Mutex::default() })
     }
 
     #[pyo3(signature = (tool, args, agent = None))]
@@ -161,11 +161,11 @@ impl Run {
         agent: Option<&str>,
     ) -> Step<'py> {
         let tool = tool_name(tool)?;
-        let (arguments, deed) = values::arguments(&tool, args, this.get().ignored_of(&tool))?;
+        let (arguments, effect) = values::arguments(&tool, args, this.get().ignored_of(&tool))?;
         // The tool has run: what cannot be read of its result is no reason to lose it.
         let outcome = Outcome::read(this.py(), result, error).unwrap_or_default();
         let now = clock::now();
-        let progress = locked(&this.get().inner, |run| run.after_tool_of(agent, &tool, arguments, outcome.gave(deed), now))?;
+        let progress = locked(&this.get().inner, |run| run.after_tool_of(agent, &tool, arguments, outcome.gave(effect), now))?;
         Self::step(this, progress)
     }
 
@@ -318,20 +318,20 @@ impl Run {
     }
 
     /// A call with these arguments is begun.
-    fn remember(&self, arguments: u64, deed: Deed) -> PyResult<()> {
-        locked(&self.deeds, |deeds| {
-            if deeds.len() == UNDER_WAY {
-                deeds.pop_front();
+    fn remember(&self, arguments: u64, effect: CallEffect) -> PyResult<()> {
+        locked(&self.effects, |effects| {
+            if effects.len() == UNDER_WAY {
+                effects.pop_front();
             }
-            deeds.push_back((arguments, deed));
+            effects.push_back((arguments, effect));
         })
     }
 
     /// What the call with these arguments did.
-    fn deed_of(&self, arguments: u64) -> PyResult<Deed> {
-        locked(&self.deeds, |deeds| {
-            let place = deeds.iter().position(|(begun, _)| *begun == arguments);
-            place.and_then(|place| deeds.remove(place)).map_or(Deed::Unknown, |(_, deed)| deed)
+    fn effect_of(&self, arguments: u64) -> PyResult<CallEffect> {
+        locked(&self.effects, |effects| {
+            let place = effects.iter().position(|(begun, _)| *begun == arguments);
+            place.and_then(|place| effects.remove(place)).map_or(CallEffect::Unknown, |(_, effect)| effect)
         })
     }
 

@@ -241,7 +241,7 @@ impl ServiceStalls {
         }
         let args = args.map(|args| values::arguments(tool, args, Volatile::NONE)).transpose()?;
         let outcome = Outcome::read(py, result, error)?;
-        let gave = Gave { tokens, ..outcome.gave(args.map_or(stall::Deed::Unknown, |(_, deed)| deed)) };
+        let gave = Gave { tokens, ..outcome.gave(args.map_or(stall::CallEffect::Unknown, |(_, effect)| effect)) };
         let args = args.map(|(fingerprint, _)| fingerprint);
         locked(&self.stalls, |stalls| stalls.observe(session_id, tool, args, gave, round)).map(Question::new)
     }

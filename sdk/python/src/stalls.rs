@@ -4,7 +4,7 @@ use crate::lock::locked;
 use crate::{clock, errors, values};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
-use runguard_core::detect::stall::{self, Deed, Preset, StallSessions, StallSettings, Step, error_fingerprint, result_fingerprint};
+use runguard_core::detect::stall::{self, CallEffect, Preset, StallSessions, StallSettings, Step, error_fingerprint, result_fingerprint};
 use runguard_core::fingerprint::Volatile;
 use runguard_core::limits::InvalidSetting;
 use runguard_core::run::{Failure, Gave, Stalls};
@@ -91,10 +91,10 @@ impl StallDetector {
         if tool.is_empty() {
             return Err(errors::invalid_input(py, "tool is empty: all calls without a name would count as one."));
         }
-        let (args, deed) = args.map_or(Ok((0, Deed::Unknown)), |args| values::arguments(tool, args, Volatile::NONE))?;
+        let (args, effect) = args.map_or(Ok((0, CallEffect::Unknown)), |args| values::arguments(tool, args, Volatile::NONE))?;
         let outcome = Outcome::read(py, result, error)?;
-        let Gave { result, error, deed, .. } = outcome.gave(deed);
-        let step = Step { tool, args, result, error: error.map(|error| error.fingerprint), round, deed };
+        let Gave { result, error, effect, .. } = outcome.gave(effect);
+        let step = Step { tool, args, result, error: error.map(|error| error.fingerprint), round, effect };
         let now = clock::now();
         let observe = |runs: &mut StallSessions| {
             runs.spent(session_id, tokens, now);
@@ -157,9 +157,9 @@ impl Outcome {
         }))
     }
 
-    pub(crate) fn gave(&self, deed: Deed) -> Gave<'_> {
+    pub(crate) fn gave(&self, effect: CallEffect) -> Gave<'_> {
         let error = self.error.as_ref().map(|(text, fingerprint)| Failure { text, fingerprint: *fingerprint });
-        Gave { result: self.result, error, deed, tokens: 0 }
+        Gave { result: self.result, error, effect, tokens: 0 }
     }
 }
 

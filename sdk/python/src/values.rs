@@ -6,7 +6,7 @@ use crate::errors;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyFrozenSet, PyInt, PyList, PySet, PyString, PyTuple};
-use runguard_core::detect::stall::Deed;
+use runguard_core::detect::stall::CallEffect;
 use runguard_core::fingerprint::{self, Volatile};
 use runguard_core::prices::{BYTES_OF_A_NUMBER, Prompt};
 pub(crate) use runguard_core::run::sentence;
@@ -37,9 +37,9 @@ pub(crate) fn fingerprint(args: &Bound<'_, PyAny>, volatile: &Volatile) -> PyRes
 }
 
 /// The fingerprint of arguments, and what a call with them does.
-pub(crate) fn arguments(tool: &str, args: &Bound<'_, PyAny>, volatile: &Volatile) -> PyResult<(u64, Deed)> {
+pub(crate) fn arguments(tool: &str, args: &Bound<'_, PyAny>, volatile: &Volatile) -> PyResult<(u64, CallEffect)> {
     let text = json(args)?;
-    Ok((fingerprint_of_text(args.py(), &text, volatile)?, Deed::of(tool, &text)))
+    Ok((fingerprint_of_text(args.py(), &text, volatile)?, CallEffect::of(tool, &text)))
 }
 
 fn fingerprint_of_text(py: Python<'_>, text: &str, volatile: &Volatile) -> PyResult<u64> {
@@ -58,9 +58,9 @@ pub(crate) struct Called<'a, 'py> {
 
 impl Called<'_, '_> {
     /// The fingerprint of what the tool was asked, and what it does. Where that cannot be compared as a whole, of what is plain in it.
-    pub(crate) fn arguments(&self, tool: &str, volatile: &Volatile) -> PyResult<(u64, Deed)> {
+    pub(crate) fn arguments(&self, tool: &str, volatile: &Volatile) -> PyResult<(u64, CallEffect)> {
         let py = self.args.py();
-        let of = |text: &str| Ok((fingerprint_of_text(py, text, volatile)?, Deed::of(tool, text)));
+        let of = |text: &str| Ok((fingerprint_of_text(py, text, volatile)?, CallEffect::of(tool, text)));
         match self.json(is_asked).and_then(|text| of(&text)) {
             Err(error) if error.is_instance_of::<pyo3::exceptions::PyValueError>(py) => {
                 of(&self.json(|value: &Bound<'_, PyAny>| Ok(is_single(value)))?)

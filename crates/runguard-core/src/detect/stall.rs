@@ -13,14 +13,14 @@
 //! What follows is a ladder, because most agents that repeat themselves three times get out on their own when told:
 //! *observe* (noted), *steer* (a sentence for the model), *block* (do not run this call), *stop* (end the run).
 
-mod deed;
+mod effect;
 mod fingerprints;
 mod kind;
 mod memory;
 mod sessions;
 mod settings;
 
-pub use self::deed::Deed;
+pub use self::effect::CallEffect;
 pub use self::fingerprints::{error_fingerprint, result_fingerprint, says_error};
 pub use self::kind::Kinds;
 use self::memory::Memory;
@@ -58,7 +58,7 @@ pub struct Step<'a> {
     /// The model's turn it belongs to: the same call twice in one turn is one.
     pub round: Option<u64>,
     /// What it does, as far as its arguments tell.
-    pub deed: Deed,
+    pub effect: CallEffect,
 }
 
 /// What the detector makes of a step.
@@ -204,10 +204,10 @@ impl Counters {
 /// Watches one run.
 ///
 /// ```
-/// use runguard_core::detect::stall::{Deed, Rung, StallDetector, StallSettings, Step};
+/// use runguard_core::detect::stall::{CallEffect, Rung, StallDetector, StallSettings, Step};
 ///
 /// let mut detector = StallDetector::new(StallSettings::default())?;
-/// let step = Step { tool: "search", args: 1, result: Some(7), error: None, round: None, deed: Deed::Unknown };
+/// let step = Step { tool: "search", args: 1, result: Some(7), error: None, round: None, effect: CallEffect::Unknown };
 /// let rungs: Vec<Rung> = (0..4).map(|_| detector.observe(step).rung).collect();
 /// assert_eq!(rungs, [Rung::GoOn, Rung::GoOn, Rung::Steer, Rung::Stop]);
 /// // Another result is news.
@@ -333,7 +333,7 @@ impl StallState {
         }
         // The model has seen nothing yet of what the calls before it in its round gave: they are one attempt.
         let is_beside = state.round_calls.len() > 1;
-        state.seen.memory.kinds_mut().called(step.tool, step.deed);
+        state.seen.memory.kinds_mut().called(step.tool, step.effect);
         state.last_message = None;
         state.messages_in_a_row = 0;
         let known = step.result.or(step.error);
@@ -344,11 +344,11 @@ impl StallState {
         if let Some(result) = known {
             state.seen.remember_result(call, result);
         }
-        let mutates = step.deed.changes() || settings.mutating.iter().any(|tool| tool == step.tool);
+        let mutates = step.effect.changes() || settings.mutating.iter().any(|tool| tool == step.tool);
         // A change is compared with every earlier one: making the same one again is part of the circle.
         let pair = mix(mix(call, result), if mutates { 0 } else { state.experiment });
         let news = state.seen.is_news(pair);
-        if settings.is_waiting(step.tool, step.deed) {
+        if settings.is_waiting(step.tool, step.effect) {
             // Waiting is neither progress nor a stall.
             return Verdict::default();
         }
@@ -365,12 +365,12 @@ impl StallState {
         let rounds = state.cycles.as_ref().and_then(Trail::repeated).map_or(0, |(_, rounds)| rounds);
         verdict.climb(settings.cycle.rung(rounds).min(Rung::Steer), StallRule::Cycle, rounds);
 
-        state.seen.memory.paired(step.deed, news, state.news);
+        state.seen.memory.paired(step.effect, news, state.news);
         state.news = state.news << 1 | u64::from(news);
         state.pairs = state.pairs.saturating_add(1);
         let window = settings.novelty_window;
         // Which element is acted on is known whatever came of it.
-        let is_by_target = settings.novelty_by_target && matches!(step.deed, Deed::Acts { .. });
+        let is_by_target = settings.novelty_by_target && matches!(step.effect, CallEffect::Acts { .. });
         if window > 0 && state.pairs >= window && (guess.is_none() || is_by_target) {
             let count = state.new_among(settings, window, 0);
             if count <= settings.novelty_max_new {
@@ -431,19 +431,19 @@ impl StallState {
     ) -> bool {
         let memory = &mut self.seen.memory;
         let failed = step.error.is_some();
-        let is_look = step.deed == Deed::Looks && !failed;
+        let is_look = step.effect == CallEffect::Looks && !failed;
         // Whoever looks, does something else and looks again does not only look.
         if !is_look {
             memory.looked_away();
         }
         // A program or a change that ends with a mistake has told what is to be done next: that is no failure to get something.
-        if !(failed && (step.deed.changes() || step.deed == Deed::Runs)) {
+        if !(failed && (step.effect.changes() || step.effect == CallEffect::Runs)) {
             let failing = memory.ended(failed, is_beside);
             verdict.climb(settings.failing.rung(failing), StallRule::Failing, failing);
         }
-        if step.deed.changes() || (mutates && matches!(step.deed, Deed::Unknown | Deed::Acts { .. } | Deed::Waits)) {
+        if step.effect.changes() || (mutates && matches!(step.effect, CallEffect::Unknown | CallEffect::Acts { .. } | CallEffect::Waits)) {
             if !failed {
-                let times = memory.changed(step.deed);
+                let times = memory.changed(step.effect);
                 verdict.climb(settings.put_back.rung(times), StallRule::PutBack, times);
             }
             return false;
@@ -454,7 +454,7 @@ impl StallState {
         }
         // Whoever looks at something that nobody changed sees the same; only a check is meant to give something else. Of one that does not fail
         // nobody knows whether what it gives is what it should give: that ends no run.
-        if failed || step.deed == Deed::Runs {
+        if failed || step.effect == CallEffect::Runs {
             let rung = settings.unmoved.rung(times);
             verdict.climb(if failed { rung } else { rung.min(Rung::Steer) }, StallRule::Unmoved, times);
         }

@@ -18,7 +18,7 @@ pub use crate::budget::Books;
 use crate::budget::{Left, NO_STEP, Remaining, call_key};
 use crate::detect::loops::{Called, Compared, LoopDetected, LoopDetector, LoopKind, LoopSettings};
 use crate::detect::sessions::{SessionKey, Sessions};
-use crate::detect::stall::{Deed, Rung, StallRule, StallSessions, StallSettings, Step, Verdict, result_fingerprint};
+use crate::detect::stall::{CallEffect, Rung, StallRule, StallSessions, StallSettings, Step, Verdict, result_fingerprint};
 use crate::fingerprint;
 use crate::ledger::{Cost, Limits, Unit, Unsettled};
 use crate::money::NanoDollars;
@@ -598,7 +598,7 @@ pub struct Gave<'a> {
     /// What it failed with; `None` when it did not.
     pub error: Option<Failure<'a>>,
     /// What the call does, as far as its arguments tell.
-    pub deed: Deed,
+    pub effect: CallEffect,
     /// Tokens the model used since the call before it, beside those that the run was told of.
     pub tokens: u64,
 }
@@ -644,7 +644,7 @@ impl ServiceStalls {
             .maybe("error", gave.error.map(|error| beginning(error.text)))
             .maybe("error_hash", gave.error.map(|error| fingerprint::hex(error.fingerprint)))
             .maybe("round", round.map(|round| round.to_string()))
-            .maybe("does", Some(gave.deed.text()).filter(|deed| !deed.is_empty()))
+            .maybe("does", Some(gave.effect.text()).filter(|effect| !effect.is_empty()))
             .maybe("tokens", (gave.tokens > 0).then_some(gave.tokens));
         self.ask(body, tool)
     }

@@ -65,11 +65,11 @@ fn the_tokens_of_model_calls_are_told_to_who_looks_for_stalls() {
     let is_over = [3_000, 3_000, 1_500, 400, 101].map(|tokens| {
         let _ = run.record(Cost::tokens(tokens - 1));
         let _ = run.record_usage("m", &Usage::new(1, 0), || Ok(NanoDollars::ZERO));
-        let edit = Deed::of("edit_file", &json!({"path": "a.py", "text": tokens.to_string()}).to_string());
-        let _ = run.after_tool("edit_file", tokens, Gave { deed: edit, ..given(1) }, NOW);
+        let edit = CallEffect::of("edit_file", &json!({"path": "a.py", "text": tokens.to_string()}).to_string());
+        let _ = run.after_tool("edit_file", tokens, Gave { effect: edit, ..given(1) }, NOW);
         let failed = Gave { error: Some(Failure { text: "failed", fingerprint: tokens }), ..Gave::default() };
-        let check = Deed::of("bash", r#"{"command":"pytest"}"#);
-        let _ = run.after_tool("bash", 7, Gave { deed: check, ..failed }, NOW);
+        let check = CallEffect::of("bash", r#"{"command":"pytest"}"#);
+        let _ = run.after_tool("bash", 7, Gave { effect: check, ..failed }, NOW);
         run.trip().is_some()
     });
     assert_eq!(is_over, [false, false, false, false, true]);

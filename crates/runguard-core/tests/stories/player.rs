@@ -3,7 +3,7 @@
 use runguard_core::Timestamp;
 use runguard_core::budget::{Budget, Left, Limits, Reservation, call_key};
 use runguard_core::detect::loops::{LoopDetector, LoopSettings};
-use runguard_core::detect::stall::{Deed, Preset, StallSessions, error_fingerprint, result_fingerprint};
+use runguard_core::detect::stall::{CallEffect, Preset, StallSessions, error_fingerprint, result_fingerprint};
 use runguard_core::fingerprint;
 use runguard_core::ledger::Cost;
 use runguard_core::money::NanoDollars;
@@ -142,8 +142,8 @@ impl<'a> Player<'a> {
             "after_tool" => {
                 let words = if step["error"] == true { Some("") } else { step["error"].as_str() };
                 let error = words.map(|text| Failure { text, fingerprint: error_fingerprint(text) });
-                let deed = Deed::of(text("tool"), &step["args"].to_string());
-                let gave = Gave { result: step["result"].as_str().map(result_fingerprint), error, deed, tokens: 0 };
+                let effect = CallEffect::of(text("tool"), &step["args"].to_string());
+                let gave = Gave { result: step["result"].as_str().map(result_fingerprint), error, effect, tokens: 0 };
                 self.run.after_tool_of(step["agent"].as_str(), text("tool"), arguments(), gave, NOW)
             }
             "before_model" => self.run.before_model(NOW),

@@ -19,7 +19,7 @@ use crate::answer::Facts;
 use crate::input::{Field, Input, Kind, PassedCall, SentStep};
 use crate::logged::{self, Doubts, EachByItself, Logged, Retold, RunSeen, Shows, Terms};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
-use runguard_core::detect::stall::{Deed, Kinds, Preset, PresetChoice, Rung, StallRule, StallSettings, StallState, Step, Verdict};
+use runguard_core::detect::stall::{CallEffect, Kinds, Preset, PresetChoice, Rung, StallRule, StallSettings, StallState, Step, Verdict};
 use runguard_core::limits::{InvalidSetting, lasting};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::row::RowRef;
@@ -360,7 +360,7 @@ struct Told {
 
 #[derive(Debug, Clone)]
 enum What {
-    Call { tool: String, args: u64, result: Option<u64>, error: Option<u64>, round: Option<u64>, deed: Deed },
+    Call { tool: String, args: u64, result: Option<u64>, error: Option<u64>, round: Option<u64>, effect: CallEffect },
     Talk { said: u64, answered: Option<u64> },
     UserSpoke,
 }
@@ -378,7 +378,7 @@ impl Told {
                 result: maybe(&step.result),
                 error: maybe(&step.error),
                 round: maybe(&step.round),
-                deed: step.does.as_deref().map(Deed::from_text).unwrap_or_default(),
+                effect: step.does.as_deref().map(CallEffect::from_text).unwrap_or_default(),
             },
         };
         Self { id: hash(&step.id), what }
@@ -388,9 +388,9 @@ impl Told {
     fn again(event: Event) -> Option<Self> {
         let (id, what) = match event {
             Event::Call { id, happened } => match happened.call() {
-                Some((seen, deed)) => {
+                Some((seen, effect)) => {
                     let (args, result, error, round) = (seen.args, seen.result, seen.error, seen.round());
-                    (id, What::Call { tool: seen.tool, args, result, error, round, deed })
+                    (id, What::Call { tool: seen.tool, args, result, error, round, effect })
                 }
                 None => (id, What::UserSpoke),
             },
@@ -405,8 +405,8 @@ impl Told {
 
     /// What kinds of calls a run had that had these, and this one.
     fn kinds(&self, mut kinds: Kinds) -> Kinds {
-        if let What::Call { tool, deed, .. } = &self.what {
-            kinds.called(tool, *deed);
+        if let What::Call { tool, effect, .. } = &self.what {
+            kinds.called(tool, *effect);
         }
         kinds
     }
@@ -430,11 +430,11 @@ impl Told {
         match &self.what {
             What::UserSpoke => Event::Call { id, happened: Happened::UserSpoke },
             What::Talk { said, answered } => {
-                let pair = Step { tool: SAID, args: *said, result: *answered, error: None, round: None, deed: Deed::Unknown };
+                let pair = Step { tool: SAID, args: *said, result: *answered, error: None, round: None, effect: CallEffect::Unknown };
                 Event::Talk { id, happened: Happened::called(settings, pair) }
             }
-            What::Call { tool, args, result, error, round, deed } => {
-                let call = Step { tool, args: *args, result: *result, error: *error, round: *round, deed: *deed };
+            What::Call { tool, args, result, error, round, effect } => {
+                let call = Step { tool, args: *args, result: *result, error: *error, round: *round, effect: *effect };
                 Event::Call { id, happened: Happened::called(settings, call) }
             }
         }
@@ -496,10 +496,10 @@ impl Request {
 
     /// Whether it tells of calls, and of none that was told before: runs of the same name follow each other, as those of a timer do.
     fn begins_anew(&self, state: &State) -> bool {
-        let has_deeds = self.steps.iter().any(|step| !matches!(step.what, What::UserSpoke));
+        let has_effects = self.steps.iter().any(|step| !matches!(step.what, What::UserSpoke));
         // Where a person has spoken and nothing was done yet, this is what came of it.
         let did_something = state.calls.has_calls() || state.talk != StallState::default();
-        self.is_whole && has_deeds && did_something && !self.goes_on(state)
+        self.is_whole && has_effects && did_something && !self.goes_on(state)
     }
 
     fn facts(found: &Found) -> Facts {
@@ -590,7 +590,7 @@ impl Decide for Request {
         }
         let mut found = Found { verdict: Verdict::default(), tool: String::new(), new_steps: news.len() as u32, held: None };
         let last_round = news.last().and_then(|step| step.round());
-        let last_deed = news.iter().rposition(|step| !matches!(step.what, What::UserSpoke));
+        let last_effect = news.iter().rposition(|step| !matches!(step.what, What::UserSpoke));
         for (number, step) in news.iter().enumerate() {
             let kind = settings.preset.of(step.kinds(after.calls.kinds()));
             if kind != preset {
@@ -601,7 +601,7 @@ impl Decide for Request {
             events.push(event);
             // What was got out of is no reason to stop. Of calls that were made side by side each may be one; and what is answered to
             // words is said by whoever counts as a person.
-            let is_last_word = Some(number) == last_deed && matches!(step.what, What::Talk { .. });
+            let is_last_word = Some(number) == last_effect && matches!(step.what, What::Talk { .. });
             let is_latest = number + 1 == news.len() || is_last_word || (last_round.is_some() && step.round() == last_round);
             if is_latest && verdict.rung >= found.verdict.rung {
                 found = Found { verdict, tool: step.tool().to_owned(), ..found };

@@ -12,7 +12,7 @@ use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
 use crate::logged::{self, Doubt, Doubts, EachByItself, Logged, Retold, Terms, Traced, Traces};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
-use runguard_core::detect::stall::{Deed, Ladder, Rung, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint};
+use runguard_core::detect::stall::{CallEffect, Ladder, Rung, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint};
 use runguard_core::fingerprint;
 use runguard_core::limits::InvalidSetting;
 use runguard_core::reason::{GuardName, Reason};
@@ -173,9 +173,9 @@ impl Seen {
         self.round
     }
 
-    fn step(&self, deed: Deed) -> Step<'_> {
+    fn step(&self, effect: CallEffect) -> Step<'_> {
         let Self { tool, args, result, error, round, .. } = self;
-        Step { tool, args: *args, result: *result, error: *error, round: *round, deed }
+        Step { tool, args: *args, result: *result, error: *error, round: *round, effect }
     }
 }
 
@@ -188,7 +188,7 @@ pub enum Event {
     },
     UserSpoke,
     /// A call of which it is known what it does.
-    Did(Seen, Deed),
+    Did(Seen, CallEffect),
     /// Tokens were used, before what is told next.
     Spent(u64),
 }
@@ -202,19 +202,19 @@ impl Event {
             result: step.result,
             error: step.error,
             round: step.round,
-            polling: settings.is_waiting(step.tool, step.deed),
+            polling: settings.is_waiting(step.tool, step.effect),
             mutating: settings.mutating.iter().any(|tool| tool == step.tool),
             cycle: settings.cycle,
             cycle_max_period: settings.cycle_max_period,
         };
-        if step.deed == Deed::Unknown { Self::Called(seen) } else { Self::Did(seen, step.deed) }
+        if step.effect == CallEffect::Unknown { Self::Called(seen) } else { Self::Did(seen, step.effect) }
     }
 
     /// The call it tells of, if it does.
-    pub(super) fn call(self) -> Option<(Seen, Deed)> {
+    pub(super) fn call(self) -> Option<(Seen, CallEffect)> {
         match self {
-            Self::Called(seen) => Some((seen, Deed::Unknown)),
-            Self::Did(seen, deed) => Some((seen, deed)),
+            Self::Called(seen) => Some((seen, CallEffect::Unknown)),
+            Self::Did(seen, effect) => Some((seen, effect)),
             Self::Said { .. } | Self::UserSpoke | Self::Spent(_) => None,
         }
     }
@@ -222,8 +222,8 @@ impl Event {
     /// Applies it, and gives the verdict by these settings.
     pub(super) fn happen(&self, settings: &StallSettings, state: &mut StallState) -> Verdict {
         match self {
-            Self::Called(seen) => state.observe(settings, seen.step(Deed::Unknown)),
-            Self::Did(seen, deed) => state.observe(settings, seen.step(*deed)),
+            Self::Called(seen) => state.observe(settings, seen.step(CallEffect::Unknown)),
+            Self::Did(seen, effect) => state.observe(settings, seen.step(*effect)),
             Self::Said { text, .. } => state.message(settings, *text),
             Self::UserSpoke => {
                 state.person_spoke();
@@ -270,7 +270,7 @@ impl Guard for Stall {
 
 #[derive(Debug)]
 enum What {
-    Call { args: u64, result: Option<u64>, error: Option<u64>, round: Option<u64>, deed: Deed },
+    Call { args: u64, result: Option<u64>, error: Option<u64>, round: Option<u64>, effect: CallEffect },
     Message(u64),
     UserMessage,
 }
@@ -298,9 +298,9 @@ impl Request {
             let args = text_or("args_hash").or_else(|| input.json("args").map(|args| xxh3_64(fingerprint::of_json(args).as_bytes())));
             let result = text_or("result_hash").or_else(|| input.json("result").map(|result| result_fingerprint(result.get())));
             let error = text_or("error_hash").or_else(|| (!error.is_empty()).then(|| error_fingerprint(&error)));
-            let told = || Deed::from_text(&input.text("does"));
-            let deed = input.json("args").map_or_else(told, |args| Deed::of(&tool, args.get()));
-            What::Call { args: args.unwrap_or(0), result, error, round: text_or("round"), deed }
+            let told = || CallEffect::from_text(&input.text("does"));
+            let effect = input.json("args").map_or_else(told, |args| CallEffect::of(&tool, args.get()));
+            What::Call { args: args.unwrap_or(0), result, error, round: text_or("round"), effect }
         };
         Self {
             session_id: input.text("session_id"),
@@ -313,8 +313,8 @@ impl Request {
 
     fn event(&self, settings: &StallSettings) -> Event {
         match self.what {
-            What::Call { args, result, error, round, deed } => {
-                Event::called(settings, Step { tool: &self.tool, args, result, error, round, deed })
+            What::Call { args, result, error, round, effect } => {
+                Event::called(settings, Step { tool: &self.tool, args, result, error, round, effect })
             }
             What::Message(text) => Event::Said { text, messages: settings.messages },
             What::UserMessage => Event::UserSpoke,
@@ -335,15 +335,15 @@ fn traced(logged: &Logged<'_>) -> Traced {
     let shown = kept.error.to_string();
     match told(logged).map(|(event, _)| event) {
         Some(Event::Called(Seen { args, result, error, .. })) => {
-            Traced::Call { arguments: Some(args), result, error, shown, deed: Deed::Unknown }
+            Traced::Call { arguments: Some(args), result, error, shown, effect: CallEffect::Unknown }
         }
-        Some(Event::Did(Seen { args, result, error, .. }, deed)) => Traced::Call { arguments: Some(args), result, error, shown, deed },
+        Some(Event::Did(Seen { args, result, error, .. }, effect)) => Traced::Call { arguments: Some(args), result, error, shown, effect },
         Some(Event::Said { text, .. }) => Traced::Message(text),
         Some(Event::UserSpoke | Event::Spent(_)) => Traced::UserSpoke,
         None if logged.row.subject.is_empty() => Traced::UserSpoke,
         None => {
             let error = (!shown.is_empty()).then(|| error_fingerprint(&shown));
-            Traced::Call { arguments: None, result: None, error, shown, deed: Deed::Unknown }
+            Traced::Call { arguments: None, result: None, error, shown, effect: CallEffect::Unknown }
         }
     }
 }
@@ -368,8 +368,8 @@ pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, doubts: &mut Doubts
         return None;
     };
     let what = match event {
-        Event::Called(Seen { args, result, error, round, .. }) => What::Call { args, result, error, round, deed: Deed::Unknown },
-        Event::Did(Seen { args, result, error, round, .. }, deed) => What::Call { args, result, error, round, deed },
+        Event::Called(Seen { args, result, error, round, .. }) => What::Call { args, result, error, round, effect: CallEffect::Unknown },
+        Event::Did(Seen { args, result, error, round, .. }, effect) => What::Call { args, result, error, round, effect },
         Event::Said { text, .. } => What::Message(text),
         Event::UserSpoke | Event::Spent(_) => What::UserMessage,
     };

@@ -5,7 +5,7 @@
 //! each other by the call's id, or, where there is none, in the order they were made.
 
 use crate::trace::{Detail, Kind, MESSAGE, Names, ReadAt, Run, Step, Texts, shown};
-use runguard_core::detect::stall::{Deed, error_fingerprint, result_fingerprint, says_error};
+use runguard_core::detect::stall::{CallEffect, error_fingerprint, result_fingerprint, says_error};
 use runguard_core::fingerprint;
 use runguard_core::prices::{Prices, Usage};
 use serde_json::Value;
@@ -128,7 +128,7 @@ impl Conversation {
             args,
             result: None,
             error: None,
-            deed: Deed::Unknown,
+            effect: CallEffect::Unknown,
             tokens: owed.tokens,
             dollars: owed.dollars,
             at_millis,
@@ -140,7 +140,7 @@ impl Conversation {
     fn call(&mut self, call: &ToolCall, args: u64, at_millis: Option<i64>) -> usize {
         let text = args_text(&call.args);
         let step = self.push(Kind::Call, &call.tool, args, || text.to_string(), at_millis);
-        self.run.steps[step].deed = Deed::of(&call.tool, &text);
+        self.run.steps[step].effect = CallEffect::of(&call.tool, &text);
         step
     }
 

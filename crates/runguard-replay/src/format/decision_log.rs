@@ -12,7 +12,7 @@ use super::grouped::{Grouped, Open};
 use super::{OpenError, Out, Reader};
 use crate::trace::{Broken, Detail, Kind as StepKind, MESSAGE, Names, ReadAt, Run, Step, Texts, shown};
 use runguard_core::GuardName;
-use runguard_core::detect::stall::Deed;
+use runguard_core::detect::stall::CallEffect;
 use runguard_core::row::{Effect, Kind, Named, Row};
 use runguard_guards::guard::GuardEntry;
 use runguard_guards::logged::{self, Logged, Traced, Traces};
@@ -155,15 +155,15 @@ fn pay(run: &mut Run, row: &Row, spent_tokens: &mut HashMap<String, u64>) -> f64
 /// A call or a message; anything else is not a step.
 fn step_of(Decided { row, at_millis, .. }: &Decided, traced: &Traced, names: &mut Names, detail: Detail) -> Option<Step> {
     let unknown = xxh3_64(row.id.as_bytes());
-    let (kind, tool, args, result, error, given, deed) = match traced {
-        Traced::Call { arguments, result, error, shown, deed } => {
-            (StepKind::Call, row.subject.as_str(), arguments.unwrap_or(unknown), *result, *error, shown.as_str(), *deed)
+    let (kind, tool, args, result, error, given, effect) = match traced {
+        Traced::Call { arguments, result, error, shown, effect } => {
+            (StepKind::Call, row.subject.as_str(), arguments.unwrap_or(unknown), *result, *error, shown.as_str(), *effect)
         }
-        Traced::Message(text) => (StepKind::Message, MESSAGE, *text, None, None, "", Deed::Unknown),
+        Traced::Message(text) => (StepKind::Message, MESSAGE, *text, None, None, "", CallEffect::Unknown),
         Traced::UserSpoke | Traced::Result { .. } | Traced::Nothing => return None,
     };
     let texts = (detail == Detail::Texts).then(|| Box::new(Texts { args: shown(&row.input), result: shown(given) }));
-    Some(Step { kind, tool: names.name(tool), args, result, error, deed, tokens: 0, dollars: 0.0, at_millis: *at_millis, texts })
+    Some(Step { kind, tool: names.name(tool), args, result, error, effect, tokens: 0, dollars: 0.0, at_millis: *at_millis, texts })
 }
 
 /// A question to a guard that is not asked at every call: of itself, about its subject.
@@ -174,7 +174,7 @@ fn step_of_flow(decided: &Decided, names: &mut Names, detail: Detail) -> Option<
         result: None,
         error: None,
         shown: String::new(),
-        deed: Deed::Unknown,
+        effect: CallEffect::Unknown,
     };
     Some(Step { tool: names.name(row.guard.code()), ..step_of(decided, &traced, names, detail)? })
 }

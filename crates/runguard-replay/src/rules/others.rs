@@ -5,7 +5,7 @@
 
 use super::{Contender, Rule};
 use crate::trace::{Kind, Step};
-use runguard_core::detect::stall::Deed;
+use runguard_core::detect::stall::CallEffect;
 use std::collections::{HashMap, VecDeque};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -91,7 +91,7 @@ impl Done {
             args,
             result: step.result,
             failed: step.error.is_some(),
-            looks: step.deed == Deed::Looks,
+            looks: step.effect == CallEffect::Looks,
         }
     }
 
@@ -382,7 +382,7 @@ mod tests {
     }
 
     fn look(args: u64, result: u64) -> Step {
-        Step { deed: Deed::Looks, tool: "read".into(), ..call(args, result) }
+        Step { effect: CallEffect::Looks, tool: "read".into(), ..call(args, result) }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Guards over recorded steps, and what contenders make of them.
 
 use super::*;
-use runguard_core::detect::stall::Deed;
+use runguard_core::detect::stall::CallEffect;
 
 pub(crate) fn call(args: u64, result: u64) -> Step {
     Step {
@@ -10,7 +10,7 @@ pub(crate) fn call(args: u64, result: u64) -> Step {
         args,
         result: Some(result),
         error: None,
-        deed: Deed::Unknown,
+        effect: CallEffect::Unknown,
         tokens: 10,
         dollars: 0.5,
         at_millis: None,
@@ -69,7 +69,7 @@ fn the_preset_follows_the_calls_and_a_person_starts_anew() {
 
 /// A web agent that types and clicks, on a page that is another each time.
 pub(crate) fn web(elements: u64, steps: u64) -> Vec<Step> {
-    (0..steps).map(|page| Step { tool: "click".into(), deed: Deed::Acts { on: page % elements }, ..call(page, page) }).collect()
+    (0..steps).map(|page| Step { tool: "click".into(), effect: CallEffect::Acts { on: page % elements }, ..call(page, page) }).collect()
 }
 
 fn guards(settings: Value, watched: &[Watched], caps: Caps) -> Result<Guards, SettingsProblem> {

@@ -148,10 +148,10 @@ async fn bring_unknown(inner: &Inner, mut rows: Vec<Kept>, doubtful: bool) -> Re
         rows = unknown.into_iter().chain(back).collect();
     }
     let together = Load { rows: inner.options.portions.together, bytes: BYTES_TOGETHER };
-    let mut parcels = parcels_of(groups_of(rows), together).into_iter();
+    let mut batches = batches_of(groups_of(rows), together).into_iter();
     let swaps = inner.options.portions.swaps;
     let (mut on_their_way, mut brought) = (FuturesUnordered::new(), Ok(()));
-    while brought.is_ok() && parcels.len() > 0 {
+    while brought.is_ok() && batches.len() > 0 {
         // Last: what the log does not have may have been erased from it.
         let erased = match Erasures::read(inner).await {
             Ok(erased) => Arc::new(erased),
@@ -160,7 +160,7 @@ async fn bring_unknown(inner: &Inner, mut rows: Vec<Kept>, doubtful: bool) -> Re
                 break;
             }
         };
-        on_their_way.extend(parcels.by_ref().take(swaps).map(|parcel| bring_parcel(inner, parcel, erased.clone())));
+        on_their_way.extend(batches.by_ref().take(swaps).map(|batch| bring_batch(inner, batch, erased.clone())));
         // While some are on their way the next are made ready.
         while on_their_way.len() > swaps
             && let Some(one) = on_their_way.next().await
@@ -306,31 +306,31 @@ fn groups_of(rows: Vec<Kept>) -> Vec<Vec<Kept>> {
     groups.into_values().collect()
 }
 
-/// Small groups of one partition, several in a parcel.
-fn parcels_of(groups: Vec<Vec<Kept>>, together: Load) -> Vec<Vec<Vec<Kept>>> {
-    let mut parcels: Vec<Vec<Vec<Kept>>> = Vec::new();
-    // Of each partition: the parcel that has room, and what is in it.
+/// Small groups of one partition, several in a batch.
+fn batches_of(groups: Vec<Vec<Kept>>, together: Load) -> Vec<Vec<Vec<Kept>>> {
+    let mut batches: Vec<Vec<Vec<Kept>>> = Vec::new();
+    // Of each partition: the batch that has room, and what is in it.
     let mut open: HashMap<u16, (usize, Load)> = HashMap::new();
     for group in groups {
         let partition = group.iter().find_map(|kept| kept.places.first()).map_or(0, |(name, _)| name.partition());
         let with = |load: Load| group.iter().fold(load, Load::with);
-        if let Some((parcel, load)) = open.get_mut(&partition).filter(|(_, load)| with(*load).is_within(together)) {
+        if let Some((batch, load)) = open.get_mut(&partition).filter(|(_, load)| with(*load).is_within(together)) {
             *load = with(*load);
-            parcels[*parcel].push(group);
+            batches[*batch].push(group);
         } else {
             let load = with(Load::default());
             // One that is full by itself leaves the open one as it is.
             if load.is_within(together) {
-                open.insert(partition, (parcels.len(), load));
+                open.insert(partition, (batches.len(), load));
             }
-            parcels.push(vec![group]);
+            batches.push(vec![group]);
         }
     }
-    parcels
+    batches
 }
 
-async fn bring_parcel(inner: &Inner, parcel: Vec<Vec<Kept>>, erased: Arc<Erasures>) -> Result<(), StoreError> {
-    let groups = parcel.iter().map(|group| group.iter().filter(|kept| !erased.took(&kept.row)).collect());
+async fn bring_batch(inner: &Inner, batch: Vec<Vec<Kept>>, erased: Arc<Erasures>) -> Result<(), StoreError> {
+    let groups = batch.iter().map(|group| group.iter().filter(|kept| !erased.took(&kept.row)).collect());
     let left: Vec<Vec<&Kept>> = groups.filter(|group: &Vec<&Kept>| !group.is_empty()).collect();
     if left.len() > 1 && bring(inner, &left.concat(), TRIES_TOGETHER).await? {
         return Ok(());

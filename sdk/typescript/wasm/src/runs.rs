@@ -8,7 +8,7 @@ use crate::budgets::cost;
 use crate::prices::{known_cost, longest_answer, with_usage};
 use crate::{breakers, budgets, loops, services, stall, tools};
 use runguard_core::Span;
-use runguard_core::detect::stall::{Deed, Verdict};
+use runguard_core::detect::stall::{CallEffect, Verdict};
 use runguard_core::fingerprint::{FingerprintError, Volatile, of_text_without};
 use runguard_core::prices::Prompt;
 use runguard_core::run::reply::{self, Fault};
@@ -251,7 +251,7 @@ pub extern "C" fn run_after_tool(handle: u32, agent: usize, tool: usize, args: u
     let lengths = [agent, tool, args, length(result), length(error)];
     with_texts(lengths, |[agent, tool, args, result_text, error_text]| match arguments(handle, tool, args) {
         Ok(arguments) => {
-            let gave = stall::gave(result, result_text, error, error_text, Deed::of(tool, args));
+            let gave = stall::gave(result, result_text, error, error_text, CallEffect::of(tool, args));
             let agent = (!agent.is_empty()).then_some(agent);
             with_run(handle, |run| run.after_tool_of(agent, tool, arguments, gave, millis(now)))
         }

@@ -6,7 +6,7 @@ use crate::budgets::{cost, limits};
 use crate::prices::with_usage;
 use crate::runs::ask_part;
 use crate::stall::gave;
-use runguard_core::detect::stall::Deed;
+use runguard_core::detect::stall::CallEffect;
 use runguard_core::fingerprint::of_text;
 use runguard_core::ledger::Limits;
 use runguard_core::run::service::{Rest, ServicePermit, Spent};
@@ -115,7 +115,7 @@ pub extern "C" fn service_stall_observe(
     with_texts(lengths, |[session, tool, args, result_text, error_text]| match of_text(args) {
         Ok(arguments) => {
             let (gave, round) =
-                (gave(result, result_text, error, error_text, Deed::of(tool, args)), (round >= 0.0).then_some(round as u64));
+                (gave(result, result_text, error, error_text, CallEffect::of(tool, args)), (round >= 0.0).then_some(round as u64));
             of_stalls(handle, |stalls| stalls.observe(session, tool, Some(arguments), Gave { tokens: tokens as u64, ..gave }, round))
         }
         Err(problem) => refuse(problem),

@@ -2,7 +2,7 @@
 
 use crate::boundary::{DONE, GONE, TRIPPED, Table, answer, length, millis, overlaid, refuse, with_texts};
 use runguard_core::detect::stall::{
-    Deed, Preset, Rung, StallRule, StallSessions, StallSettings, Step, Verdict, error_fingerprint, result_fingerprint,
+    CallEffect, Preset, Rung, StallRule, StallSessions, StallSettings, Step, Verdict, error_fingerprint, result_fingerprint,
 };
 use runguard_core::fingerprint::of_text;
 use runguard_core::run::{Failure, Gave, Stalls};
@@ -21,9 +21,9 @@ pub(crate) fn shared(handle: u32) -> Option<Stalls> {
 }
 
 /// What a call gave, as texts; a length below 0 stands for none.
-pub(crate) fn gave<'a>(result: i32, result_text: &str, error: i32, error_text: &'a str, deed: Deed) -> Gave<'a> {
+pub(crate) fn gave<'a>(result: i32, result_text: &str, error: i32, error_text: &'a str, effect: CallEffect) -> Gave<'a> {
     Gave {
-        deed,
+        effect,
         tokens: 0,
         result: (result >= 0).then(|| result_fingerprint(result_text)),
         error: (error >= 0).then(|| Failure { text: error_text, fingerprint: error_fingerprint(error_text) }),
@@ -101,14 +101,14 @@ pub extern "C" fn stall_observe(
     now: f64,
 ) -> i32 {
     with_texts([session, tool, args, length(result), length(error)], |[session, tool, args, result_text, error_text]| {
-        let deed = Deed::of(tool, args);
+        let effect = CallEffect::of(tool, args);
         let args = match of_text(args) {
             Ok(args) => args,
             Err(problem) => return refuse(problem),
         };
-        let Gave { result, error, deed, .. } = gave(result, result_text, error, error_text, deed);
+        let Gave { result, error, effect, .. } = gave(result, result_text, error, error_text, effect);
         let error = error.map(|error| error.fingerprint);
-        let step = Step { tool, args, result, error, round: (round >= 0.0).then_some(round as u64), deed };
+        let step = Step { tool, args, result, error, round: (round >= 0.0).then_some(round as u64), effect };
         with_watcher(handle, |watcher| {
             watcher.spent(session, tokens as u64, millis(now));
             say(watcher.observe(session, step, millis(now)), tool)

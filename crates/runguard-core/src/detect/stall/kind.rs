@@ -4,7 +4,7 @@
 //! neither shell nor files answers questions, and all others are taken for agents that work. It is told by the calls before a step, so
 //! that whoever watches a run while it goes and whoever reads of it later come to the same.
 
-use super::deed::Deed;
+use super::effect::CallEffect;
 use super::fingerprints::words_of;
 use super::settings::Preset;
 
@@ -72,18 +72,23 @@ impl Kinds {
     }
 
     /// Takes the next call.
-    pub fn called(&mut self, tool: &str, deed: Deed) {
+    pub fn called(&mut self, tool: &str, effect: CallEffect) {
         if self.calls == FIRST_CALLS {
             return;
         }
-        match deed {
+        match effect {
             // One waits for everything.
-            Deed::Waits => return,
-            Deed::Acts { .. } => self.web += 1,
-            Deed::Runs | Deed::Changes | Deed::Writes { .. } | Deed::Edits { .. } | Deed::Undoes { .. } | Deed::Restores => {
+            CallEffect::Waits => return,
+            CallEffect::Acts { .. } => self.web += 1,
+            CallEffect::Runs
+            | CallEffect::Changes
+            | CallEffect::Writes { .. }
+            | CallEffect::Edits { .. }
+            | CallEffect::Undoes { .. }
+            | CallEffect::Restores => {
                 self.works = true;
             }
-            Deed::Unknown | Deed::Looks | Deed::LooksUp => {
+            CallEffect::Unknown | CallEffect::Looks | CallEffect::LooksUp => {
                 self.works = self.works || words_of(tool).iter().any(|word| WORK.contains(&&**word));
             }
         }
@@ -115,15 +120,15 @@ impl Kinds {
 mod tests {
     use super::*;
 
-    const CLICK: (&str, Deed) = ("click", Deed::Acts { on: 7 });
-    const SHELL: (&str, Deed) = ("bash", Deed::Looks);
-    const ORDER: (&str, Deed) = ("get_order_details", Deed::LooksUp);
+    const CLICK: (&str, CallEffect) = ("click", CallEffect::Acts { on: 7 });
+    const SHELL: (&str, CallEffect) = ("bash", CallEffect::Looks);
+    const ORDER: (&str, CallEffect) = ("get_order_details", CallEffect::LooksUp);
 
-    fn of(calls: &[(&str, Deed)], answers: u32) -> Kinds {
+    fn of(calls: &[(&str, CallEffect)], answers: u32) -> Kinds {
         let mut kinds = Kinds::default();
         (0..answers).for_each(|_| kinds.person_spoke());
-        for (tool, deed) in calls {
-            kinds.called(tool, *deed);
+        for (tool, effect) in calls {
+            kinds.called(tool, *effect);
         }
         kinds
     }
@@ -135,7 +140,7 @@ mod tests {
         assert_eq!(of(&[CLICK, SHELL], 0).preset(), Preset::Coding, "half of them are not most");
         assert_eq!(of(&[SHELL, CLICK, CLICK], 2).preset(), Preset::Browser);
         assert_eq!(of(&[SHELL, SHELL, CLICK], 0).preset(), Preset::Coding, "an agent that works looks at a page");
-        assert_eq!(of(&[CLICK, ("wait", Deed::Waits), ("wait", Deed::Waits)], 0).preset(), Preset::Browser);
+        assert_eq!(of(&[CLICK, ("wait", CallEffect::Waits), ("wait", CallEffect::Waits)], 0).preset(), Preset::Browser);
         assert_eq!(of(&[[CLICK; 8], [SHELL; 8]].concat(), 0).preset(), Preset::Browser, "it stays what it was");
     }
 
@@ -146,8 +151,13 @@ mod tests {
             [Preset::Coding, Preset::Coding, Preset::Chatbot, Preset::Chatbot]
         );
         assert_eq!(of(&[ORDER, SHELL], 2).preset(), Preset::Coding);
-        for (tool, deed) in [("sql", Deed::Looks), ("execute_bash", Deed::Unknown), ("deploy", Deed::Runs), ("readFile", Deed::Looks)] {
-            assert_eq!(of(&[ORDER, (tool, deed)], 2).preset(), Preset::Coding, "{tool}");
+        for (tool, effect) in [
+            ("sql", CallEffect::Looks),
+            ("execute_bash", CallEffect::Unknown),
+            ("deploy", CallEffect::Runs),
+            ("readFile", CallEffect::Looks),
+        ] {
+            assert_eq!(of(&[ORDER, (tool, effect)], 2).preset(), Preset::Coding, "{tool}");
         }
         let mut another_task = of(&[CLICK; 8], 0);
         another_task.person_spoke();

@@ -2,7 +2,7 @@
 //!
 //! All of it counts whatever the thresholds are, so that a state is the same under all settings.
 
-use super::deed::Deed;
+use super::effect::CallEffect;
 use super::kind::Kinds;
 
 /// States of files that are remembered, the oldest first. Beyond them the oldest is forgotten.
@@ -89,9 +89,9 @@ impl Memory {
     }
 
     /// Takes a pair, which is new or not, where `news` are those before it. A web action is new when nothing like it was done to its element.
-    pub(super) fn paired(&mut self, deed: Deed, is_new: bool, news: u64) {
+    pub(super) fn paired(&mut self, effect: CallEffect, is_new: bool, news: u64) {
         let mut is_new = is_new;
-        if let Deed::Acts { on } = deed {
+        if let CallEffect::Acts { on } = effect {
             if self.targets.is_empty() {
                 self.news_by_target = news;
             }
@@ -181,14 +181,20 @@ impl Memory {
 
     /// Takes a change that succeeded, and says how often its file was put back to what it had been before; 0 when it was not
     /// this time.
-    pub(super) fn changed(&mut self, deed: Deed) -> u32 {
+    pub(super) fn changed(&mut self, effect: CallEffect) -> u32 {
         self.changes = self.changes.saturating_add(1);
-        let (file, left) = match deed {
-            Deed::Unknown | Deed::Looks | Deed::LooksUp | Deed::Runs | Deed::Changes | Deed::Acts { .. } | Deed::Waits => return 0,
-            Deed::Writes { file, leaves } => (file, leaves),
-            Deed::Edits { file, by } => (file, self.holds(file).wrapping_add(by)),
-            Deed::Undoes { file } => (file, self.held_before(file)),
-            Deed::Restores => return self.restored(),
+        let (file, left) = match effect {
+            CallEffect::Unknown
+            | CallEffect::Looks
+            | CallEffect::LooksUp
+            | CallEffect::Runs
+            | CallEffect::Changes
+            | CallEffect::Acts { .. }
+            | CallEffect::Waits => return 0,
+            CallEffect::Writes { file, leaves } => (file, leaves),
+            CallEffect::Edits { file, by } => (file, self.holds(file).wrapping_add(by)),
+            CallEffect::Undoes { file } => (file, self.held_before(file)),
+            CallEffect::Restores => return self.restored(),
         };
         self.left(file, left)
     }
@@ -310,20 +316,21 @@ mod tests {
 
     const A: u64 = 7;
 
-    fn edit(by: u64) -> Deed {
-        Deed::Edits { file: A, by }
+    fn edit(by: u64) -> CallEffect {
+        CallEffect::Edits { file: A, by }
     }
 
     #[test]
     fn a_file_that_is_put_back_is_counted_each_time() {
         let mut memory = Memory::default();
         let back = 5_u64.wrapping_neg();
-        let counts: Vec<u32> = [edit(5), edit(back), edit(5), edit(back), edit(9)].into_iter().map(|deed| memory.changed(deed)).collect();
+        let counts: Vec<u32> =
+            [edit(5), edit(back), edit(5), edit(back), edit(9)].into_iter().map(|effect| memory.changed(effect)).collect();
         assert_eq!(counts, [0, 1, 2, 3, 0]);
-        assert_eq!(memory.changed(Deed::Undoes { file: A }), 4, "what was there before the last change");
-        assert_eq!(memory.changed(Deed::Writes { file: A, leaves: 0 }), 0, "it holds that already");
-        assert_eq!(memory.changed(Deed::Writes { file: 8, leaves: 3 }), 0);
-        assert_eq!(memory.changed(Deed::Restores), 1, "of the other file for the first time");
+        assert_eq!(memory.changed(CallEffect::Undoes { file: A }), 4, "what was there before the last change");
+        assert_eq!(memory.changed(CallEffect::Writes { file: A, leaves: 0 }), 0, "it holds that already");
+        assert_eq!(memory.changed(CallEffect::Writes { file: 8, leaves: 3 }), 0);
+        assert_eq!(memory.changed(CallEffect::Restores), 1, "of the other file for the first time");
     }
 
     #[test]
@@ -331,15 +338,15 @@ mod tests {
         let mut memory = Memory::default();
         assert_eq!((memory.tried(1, 1, false).0, memory.tried(1, 1, false).0), (1, 0), "nothing was changed");
         for times in 2..5 {
-            memory.changed(Deed::Changes);
+            memory.changed(CallEffect::Changes);
             assert_eq!(memory.tried(1, 1, false).0, times);
         }
-        memory.changed(Deed::Changes);
+        memory.changed(CallEffect::Changes);
         assert_eq!((memory.tried(1, 4, false).0, memory.tried(2, 4, false).0), (1, 1));
         for call in 10..10 + CHECKS as u64 {
             memory.tried(call, 1, false);
         }
-        memory.changed(Deed::Changes);
+        memory.changed(CallEffect::Changes);
         assert_eq!(memory.tried(1, 4, false).0, 1, "it was forgotten");
     }
 
@@ -347,9 +354,9 @@ mod tests {
     fn a_check_that_fails_after_a_change_fails_again_whatever_it_says() {
         let mut memory = Memory::default();
         assert_eq!([memory.tried(1, 2, true), memory.tried(1, 4, true)], [(1, false), (1, false)], "nothing was changed");
-        memory.changed(Deed::Changes);
+        memory.changed(CallEffect::Changes);
         assert_eq!(memory.tried(1, 6, true), (1, true));
-        memory.changed(Deed::Changes);
+        memory.changed(CallEffect::Changes);
         assert_eq!([memory.tried(1, 6, false), memory.tried(1, 6, true)], [(1, false), (1, false)], "it succeeded in between");
     }
 
@@ -372,12 +379,12 @@ mod tests {
         let mut memory = Memory::default();
         assert_eq!((memory.pack(), Memory::unpack(&[])), (Vec::new(), Some(Memory::default())));
         for number in 0..100 {
-            memory.changed(Deed::Writes { file: number % 3, leaves: number });
+            memory.changed(CallEffect::Writes { file: number % 3, leaves: number });
             memory.tried(number, 1, false);
             memory.looked(1, number, 1);
             memory.ended(true, false);
-            memory.paired(Deed::Acts { on: number }, true, 0);
-            memory.kinds_mut().called("click", Deed::Acts { on: number });
+            memory.paired(CallEffect::Acts { on: number }, true, 0);
+            memory.kinds_mut().called("click", CallEffect::Acts { on: number });
         }
         memory.kinds_mut().person_spoke();
         memory.failed_again();

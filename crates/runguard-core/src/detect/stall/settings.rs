@@ -1,6 +1,6 @@
 //! What makes a stall, and what follows from it: rules, rungs, presets for kinds of agents.
 
-use super::deed::Deed;
+use super::effect::CallEffect;
 use super::kind::Kinds;
 use super::{MAX_PERIOD, MAX_WINDOW, Verdict};
 use crate::limits::{InvalidSetting, setters};
@@ -414,8 +414,8 @@ impl StallSettings {
     }
 
     /// Whether a call waits for something: neither progress nor a stall.
-    pub fn is_waiting(&self, tool: &str, deed: Deed) -> bool {
-        self.polling.iter().any(|polling| polling == tool) || (self.novelty_by_target && deed == Deed::Waits)
+    pub fn is_waiting(&self, tool: &str, effect: CallEffect) -> bool {
+        self.polling.iter().any(|polling| polling == tool) || (self.novelty_by_target && effect == CallEffect::Waits)
     }
 
     pub(super) fn limited(&self, mut verdict: Verdict) -> Verdict {

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use xxhash_rust::xxh3::xxh3_64;
 
 fn step(tool: &str, args: u64, result: u64) -> Step<'_> {
-    Step { tool, args, result: Some(result), error: None, round: None, deed: Deed::Unknown }
+    Step { tool, args, result: Some(result), error: None, round: None, effect: CallEffect::Unknown }
 }
 
 fn detector(preset: Preset) -> StallDetector {
@@ -76,7 +76,7 @@ fn the_same_error_with_other_arguments_is_told_and_then_stops() {
         result: Some(xxh3_64(text.as_bytes())),
         error: Some(error_fingerprint(text)),
         round: None,
-        deed: Deed::Unknown,
+        effect: CallEffect::Unknown,
     };
     let rungs: Vec<Rung> =
         (1..=5).map(|args| detector.observe(failing(args, &format!("no such column: 'c{args}' at line {args}"))).rung).collect();
@@ -89,7 +89,7 @@ fn the_same_error_with_other_arguments_is_told_and_then_stops() {
 fn calls_side_by_side_are_one_attempt() {
     let failing =
         |round: u64, args: u64| Step { error: Some(7), round: Some(round), ..step("read", 100 * round + args, 1_000 * round + args) };
-    let looking = |round: u64, args: u64| Step { deed: Deed::Looks, round: Some(round), ..step("grep", 100 * round + args, 5) };
+    let looking = |round: u64, args: u64| Step { effect: CallEffect::Looks, round: Some(round), ..step("grep", 100 * round + args, 5) };
     let mut failed = detector(Preset::Coding);
     let rungs: Vec<Rung> = (1..=5).map(|round| (0..6).map(|args| failed.observe(failing(round, args)).rung).max().unwrap()).collect();
     assert_eq!(rungs, [Rung::GoOn, Rung::GoOn, Rung::Steer, Rung::Steer, Rung::Stop], "a round of six failures is one");
@@ -280,23 +280,23 @@ fn thresholds_that_cannot_be_meant_are_refused() {
     assert!(Preset::ALL.iter().all(|preset| preset.settings().check().is_ok()));
 }
 
-fn did(tool: &str, args: u64, result: u64, deed: Deed) -> Step<'_> {
-    Step { deed, ..step(tool, args, result) }
+fn did(tool: &str, args: u64, result: u64, effect: CallEffect) -> Step<'_> {
+    Step { effect, ..step(tool, args, result) }
 }
 
 fn failing_check(error: u64) -> Step<'static> {
-    Step { error: Some(error), deed: Deed::Runs, ..step("bash", 1, error) }
+    Step { error: Some(error), effect: CallEffect::Runs, ..step("bash", 1, error) }
 }
 
 fn edit(number: u64) -> Step<'static> {
-    did("bash", 100 + number, 0, Deed::Writes { file: 1, leaves: number + 1 })
+    did("bash", 100 + number, 0, CallEffect::Writes { file: 1, leaves: number + 1 })
 }
 
 /// Edits, looks and checks so often, and gives what was said of each check.
 fn checked(detector: &mut StallDetector, checks: impl Iterator<Item = Step<'static>>) -> Vec<(Rung, Option<StallRule>)> {
     let mut said = Vec::new();
     for (number, check) in (0..).zip(checks) {
-        let between = [edit(number), did("read_file", number, number, Deed::Looks)];
+        let between = [edit(number), did("read_file", number, number, CallEffect::Looks)];
         assert!(between.map(|step| detector.observe(step).rung).iter().all(|rung| *rung < Rung::Stop), "edits and looks end no run");
         let verdict = detector.observe(check);
         said.push((verdict.rung, verdict.rule));
@@ -319,7 +319,7 @@ fn a_check_that_fails_otherwise_each_time_gets_somewhere() {
 
 #[test]
 fn a_check_that_succeeds_after_every_change_is_told_at_most() {
-    let green = |_| did("bash", 1, 7, Deed::Runs);
+    let green = |_| did("bash", 1, 7, CallEffect::Runs);
     let said = checked(&mut detector(Preset::Coding), (0..80).map(green));
     assert_eq!(said.iter().map(|(rung, _)| *rung).max(), Some(Rung::Steer));
 }
@@ -334,7 +334,7 @@ fn a_long_run_in_which_a_check_failed_again_is_told_first_and_ended_where_somebo
     assert_eq!(said[11..14], [(Rung::GoOn, None), long(Rung::Steer), long(Rung::Steer)], "whatever the errors say");
     assert_eq!(said[16], long(Rung::Stop));
 
-    let green = |number: u64| did("bash", 1, 60 + number, Deed::Runs);
+    let green = |number: u64| did("bash", 1, 60 + number, CallEffect::Runs);
     let mut good = StallDetector::new(settings.clone()).unwrap();
     let said = checked(&mut good, (0..40).map(|number| if number % 2 == 0 { failing_check(7) } else { green(number) }));
     assert!(said.iter().all(|said| *said == (Rung::GoOn, None)), "what failed succeeds after the next change: {said:?}");
@@ -408,8 +408,8 @@ fn a_state_that_was_carried_on_under_other_settings_ends_a_long_run_too() {
 fn programs_and_changes_that_end_with_mistakes_are_not_calls_that_get_nothing() {
     let mut detector = detector(Preset::Coding);
     for number in 0..30 {
-        let deed = if number % 2 == 0 { Deed::Runs } else { Deed::Changes };
-        let failed = Step { error: Some(number), deed, ..step("bash", number, number) };
+        let effect = if number % 2 == 0 { CallEffect::Runs } else { CallEffect::Changes };
+        let failed = Step { error: Some(number), effect, ..step("bash", number, number) };
         assert_eq!(detector.observe(failed).rung, Rung::GoOn);
     }
 }
@@ -428,11 +428,11 @@ fn calls_that_all_fail_are_told_and_stopped_whatever_they_say() {
 fn what_a_shell_writes_makes_trying_again_an_experiment() {
     let mut detector = detector(Preset::Coding);
     for number in 0..6 {
-        detector.observe(did("bash", 100 + number, 0, Deed::Writes { file: 1, leaves: number + 1 }));
-        assert_ne!(detector.observe(did("bash", 1, 7, Deed::Looks)).rung, Rung::Stop, "each after another change");
+        detector.observe(did("bash", 100 + number, 0, CallEffect::Writes { file: 1, leaves: number + 1 }));
+        assert_ne!(detector.observe(did("bash", 1, 7, CallEffect::Looks)).rung, Rung::Stop, "each after another change");
     }
     let mut circle = StallDetector::new(Preset::Coding.settings()).unwrap();
-    let same = [did("bash", 100, 0, Deed::Writes { file: 1, leaves: 1 }), did("bash", 1, 7, Deed::Looks)];
+    let same = [did("bash", 100, 0, CallEffect::Writes { file: 1, leaves: 1 }), did("bash", 1, 7, CallEffect::Looks)];
     assert!((0..6).any(|index| circle.observe(same[index % 2]).rung == Rung::Stop), "the same change again is none");
 }
 
@@ -440,8 +440,8 @@ fn what_a_shell_writes_makes_trying_again_an_experiment() {
 fn a_check_that_moves_is_progress_and_without_changes_it_is_none_of_this_rule() {
     let mut moving = detector(Preset::Coding);
     for number in 0..60 {
-        moving.observe(did("bash", 100 + number, 0, Deed::Changes));
-        assert_eq!(moving.observe(did("bash", 1, number, Deed::Runs)).rung, Rung::GoOn);
+        moving.observe(did("bash", 100 + number, 0, CallEffect::Changes));
+        assert_eq!(moving.observe(did("bash", 1, number, CallEffect::Runs)).rung, Rung::GoOn);
     }
     let never = Ladder { steer: 0, block: 0, stop: 0 };
     let settings = Preset::Coding.settings().identical(never).same_error(never).failing(never);
@@ -457,39 +457,46 @@ fn a_file_that_is_put_back_is_told_at_the_second_time_and_stops_at_the_fourth() 
     let rungs: Vec<Rung> = (0..8_u64)
         .map(|number| {
             let by = if number % 2 == 0 { 7 } else { 7_u64.wrapping_neg() };
-            detector.observe(did("str_replace_editor", number, number, Deed::Edits { file: 1, by })).rung
+            detector.observe(did("str_replace_editor", number, number, CallEffect::Edits { file: 1, by })).rung
         })
         .collect();
     // There, back (1), there again (2), back again (3), …
     assert_eq!(rungs[..5], [Rung::GoOn, Rung::GoOn, Rung::Steer, Rung::Steer, Rung::Stop]);
     let mut failed = StallDetector::new(Preset::Coding.settings()).unwrap();
     for number in 0..8_u64 {
-        let edit =
-            did("str_replace_editor", number, number, Deed::Edits { file: 1, by: if number % 2 == 0 { 7 } else { 7_u64.wrapping_neg() } });
+        let edit = did(
+            "str_replace_editor",
+            number,
+            number,
+            CallEffect::Edits { file: 1, by: if number % 2 == 0 { 7 } else { 7_u64.wrapping_neg() } },
+        );
         assert_ne!(failed.observe(Step { error: Some(number), ..edit }).rule, Some(StallRule::PutBack), "what failed changed nothing");
     }
 }
 
 #[test]
 fn looks_that_give_the_same_for_other_arguments_are_told_early_and_stop_late_and_writes_never() {
-    let rung_of = |deed: Deed| {
+    let rung_of = |effect: CallEffect| {
         let mut detector = detector(Preset::Coding);
-        let rungs: Vec<Rung> = (0..14).map(|page| detector.observe(did("fetch", page, 7, deed)).rung).collect();
+        let rungs: Vec<Rung> = (0..14).map(|page| detector.observe(did("fetch", page, 7, effect)).rung).collect();
         (rungs.iter().position(|rung| *rung == Rung::Steer), rungs.iter().position(|rung| *rung == Rung::Stop))
     };
-    assert_eq!(rung_of(Deed::Looks), (Some(3), Some(11)));
-    assert_eq!(rung_of(Deed::Changes), (None, None), "\"ok\" from many writes is a batch");
-    assert_eq!(rung_of(Deed::LooksUp), (None, None), "and so is \"delivered\" of many orders");
+    assert_eq!(rung_of(CallEffect::Looks), (Some(3), Some(11)));
+    assert_eq!(rung_of(CallEffect::Changes), (None, None), "\"ok\" from many writes is a batch");
+    assert_eq!(rung_of(CallEffect::LooksUp), (None, None), "and so is \"delivered\" of many orders");
     let with_others = |other: Step<'static>| {
         let mut detector = detector(Preset::Coding);
         (0..30).all(|page| {
-            let look = if page % 3 == 2 { other } else { did("fetch", page, 7, Deed::Looks) };
+            let look = if page % 3 == 2 { other } else { did("fetch", page, 7, CallEffect::Looks) };
             detector.observe(Step { args: page, ..look }).rule != Some(StallRule::SameResult)
         })
     };
-    assert!(with_others(did("bash", 1, 5, Deed::Runs)) && with_others(did("x", 1, 5, Deed::Unknown)), "something else was done in between");
-    assert!(with_others(Step { error: Some(3), ..did("fetch", 1, 3, Deed::Looks) }), "one gave something else");
-    assert_eq!(rung_of(Deed::Unknown), (None, None));
+    assert!(
+        with_others(did("bash", 1, 5, CallEffect::Runs)) && with_others(did("x", 1, 5, CallEffect::Unknown)),
+        "something else was done in between"
+    );
+    assert!(with_others(Step { error: Some(3), ..did("fetch", 1, 3, CallEffect::Looks) }), "one gave something else");
+    assert_eq!(rung_of(CallEffect::Unknown), (None, None));
 }
 
 #[test]
@@ -530,8 +537,8 @@ proptest! {
                 used.clear();
                 fresh = StallState::default();
             }
-            let deed = [Deed::Unknown, Deed::Runs, Deed::Edits { file: *args, by: *result }, Deed::Looks][*tool as usize];
-            let step = Step { result: (*result < 3).then_some(*result), deed, ..step(["a", "b", "edit_file", "wait"][*tool as usize], *args, *result) };
+            let effect = [CallEffect::Unknown, CallEffect::Runs, CallEffect::Edits { file: *args, by: *result }, CallEffect::Looks][*tool as usize];
+            let step = Step { result: (*result < 3).then_some(*result), effect, ..step(["a", "b", "edit_file", "wait"][*tool as usize], *args, *result) };
             prop_assert_eq!(used.observe(&settings, step), fresh.observe(&settings, step));
             if *result == 3 {
                 prop_assert_eq!(used.message(&settings, *args), fresh.message(&settings, *args));
@@ -545,8 +552,8 @@ proptest! {
         let mut whole = detector(Preset::Coding);
         let mut kept = whole.clone();
         for (tool, args, result) in steps {
-            let deed = [Deed::Looks, Deed::Runs, Deed::Edits { file: args, by: result }][tool as usize];
-            let step = Step { result: (result < 2).then_some(result), deed, ..step(["a", "b", "edit_file"][tool as usize], args, result) };
+            let effect = [CallEffect::Looks, CallEffect::Runs, CallEffect::Edits { file: args, by: result }][tool as usize];
+            let step = Step { result: (result < 2).then_some(result), effect, ..step(["a", "b", "edit_file"][tool as usize], args, result) };
             let bytes = postcard::to_stdvec(&kept.into_state()).unwrap();
             kept = StallDetector::resume(Preset::Coding.settings(), postcard::from_bytes(&bytes).unwrap()).unwrap();
             prop_assert_eq!(whole.observe(step), kept.observe(step));
@@ -570,8 +577,8 @@ fn on_pages(calls: &[(&str, String)]) -> Option<(usize, StallRule)> {
         .iter()
         .enumerate()
         .map(|(page, (tool, arguments))| {
-            let deed = Deed::of(tool, arguments);
-            Step { tool, args: xxh3_64(arguments.as_bytes()), result: Some(page as u64), error: None, round: None, deed }
+            let effect = CallEffect::of(tool, arguments);
+            Step { tool, args: xxh3_64(arguments.as_bytes()), result: Some(page as u64), error: None, round: None, effect }
         })
         .collect();
     first_stop(&mut detector, &steps)
@@ -683,7 +690,7 @@ fn a_web_agent_that_gets_on_is_not_stopped() {
 
 #[test]
 fn what_is_acted_on_counts_only_where_it_is_asked_for() {
-    let click = |element: u64, page: u64| Step { deed: Deed::Acts { on: element }, ..step("click", element, page) };
+    let click = |element: u64, page: u64| Step { effect: CallEffect::Acts { on: element }, ..step("click", element, page) };
     let steps: Vec<Step<'_>> = (0..30).map(|page| click(page % 3, page)).collect();
     assert_eq!(first_stop(&mut detector(Preset::Coding), &steps), None, "every page is another");
     assert_eq!(first_stop(&mut detector(Preset::Browser), &steps), Some((9, StallRule::Novelty)));

@@ -13,7 +13,7 @@ enum Kind {
     /// Of verbs, and too short to tell by themselves.
     Verb,
     /// Of verbs or of nouns made from them, and such that nothing else ends so.
-    Deed,
+    CallEffect,
 }
 
 struct Endings {
@@ -21,8 +21,8 @@ struct Endings {
     least: usize,
     noun: &'static str,
     verb: &'static str,
-    deed: &'static str,
-    /// Kinds that stand beside each other, besides two of nouns, two of deeds, and a verb and a deed.
+    effect: &'static str,
+    /// Kinds that stand beside each other, besides two of nouns, two of effects, and a verb and a effect.
     beside: &'static [(Kind, Kind)],
     /// Endings that do not, though their kinds do.
     apart: &'static [(&'static str, &'static str)],
@@ -33,7 +33,7 @@ const GERMAN: Endings = Endings {
     least: 4,
     noun: "- s es e en n em er ern",
     verb: "t te ten st et e en n",
-    deed: "ung ungen",
+    effect: "ung ungen",
     beside: &[(Kind::Verb, Kind::Verb)],
     apart: &[("er", "e"), ("er", "en"), ("er", "n"), ("ern", "e"), ("ern", "en"), ("ern", "n"), ("er", "s")],
 };
@@ -41,7 +41,7 @@ const SPANISH: Endings = Endings {
     least: 3,
     noun: "- s es",
     verb: "o a as an e en es",
-    deed: "ar er ir ando iendo ado ada ados adas ido ida aste aron ieron amos emos imos acion aciones arme arlo arla",
+    effect: "ar er ir ando iendo ado ada ados adas ido ida aste aron ieron amos emos imos acion aciones arme arlo arla",
     beside: &[],
     apart: &[],
 };
@@ -49,7 +49,7 @@ const FRENCH: Endings = Endings {
     least: 3,
     noun: "- s x",
     verb: "e es ent ee ees",
-    deed: "er ez ons ant ation ations ement ements ir issez",
+    effect: "er ez ons ant ation ations ement ements ir issez",
     beside: &[],
     apart: &[],
 };
@@ -59,22 +59,22 @@ const RUSSIAN: Endings = Endings {
         ою ею яя ее ими ыми",
     verb: "л ла ли ло у ю ет ит ут ют ат ят ешь ишь ете ите ем им ает яет ают яют ал ала али ало ил ила или ило ан ана ано аны ен ена ено ены \
         ится ается аются илась ился аю яю",
-    deed: "ать ять еть ить уть ти аться яться иться ировать ироваться ение ения ению ением ание ания анию ация ации ацию ациеи",
-    beside: &[(Kind::Verb, Kind::Verb), (Kind::Noun, Kind::Deed)],
+    effect: "ать ять еть ить уть ти аться яться иться ировать ироваться ение ения ению ением ание ания анию ация ации ацию ациеи",
+    beside: &[(Kind::Verb, Kind::Verb), (Kind::Noun, Kind::CallEffect)],
     apart: &[],
 };
 const HINDI: Endings = Endings {
     least: 2,
     noun: "- े ों ें ियां ियों यां यों ओं एं ं ा ी",
     verb: "- े ें ूं ो एं ऊं ओ ता ते ती ा ी",
-    deed: "ना ने नी ेगा ेगी ेंगे एगा एगी एंगे इए िए कर",
+    effect: "ना ने नी ेगा ेगी ेंगे एगा एगी एंगे इए िए कर",
     beside: &[(Kind::Verb, Kind::Verb)],
     apart: &[("ा", "ी"), ("-", "ा"), ("-", "ी"), ("-", "े"), ("-", "ता"), ("-", "ती"), ("-", "ते")],
 };
 
 impl Endings {
     fn kinds(&self, ending: &str) -> impl Iterator<Item = Kind> {
-        let lists = [(Kind::Noun, self.noun), (Kind::Verb, self.verb), (Kind::Deed, self.deed)];
+        let lists = [(Kind::Noun, self.noun), (Kind::Verb, self.verb), (Kind::CallEffect, self.effect)];
         lists.into_iter().filter(move |(_, list)| list.split_whitespace().any(|other| other == ending)).map(|(kind, _)| kind)
     }
 
@@ -87,7 +87,7 @@ impl Endings {
         }
         self.kinds(&left).any(|one| {
             self.kinds(&right).any(|other| match (one, other) {
-                (Kind::Noun, Kind::Noun) | (Kind::Deed, Kind::Deed | Kind::Verb) | (Kind::Verb, Kind::Deed) => true,
+                (Kind::Noun, Kind::Noun) | (Kind::CallEffect, Kind::CallEffect | Kind::Verb) | (Kind::Verb, Kind::CallEffect) => true,
                 pair => self.beside.contains(&pair) || self.beside.contains(&(other, one)),
             })
         })

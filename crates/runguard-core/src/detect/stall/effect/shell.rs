@@ -1,6 +1,6 @@
 //! What a line for the shell does. Not a shell: a few forms that agents use, and everything else runs something.
 
-use super::{Deed, lines};
+use super::{CallEffect, lines};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Commands that only look, whatever they are told.
@@ -18,12 +18,12 @@ const QUERIES: [&str; 5] = ["select", "show", "describe", "desc", "explain"];
 /// And those that change something.
 const STATEMENTS: [&str; 8] = ["insert", "update", "delete", "replace", "create", "drop", "alter", "truncate"];
 
-/// The deed of a whole script: what changes something counts for more than what runs, and that more than what looks.
-pub(super) fn deed(script: &str) -> Deed {
-    if let Some(deed) = of_statements(script) {
-        return deed;
+/// The effect of a whole script: what changes something counts for more than what runs, and that more than what looks.
+pub(super) fn effect(script: &str) -> CallEffect {
+    if let Some(effect) = of_statements(script) {
+        return effect;
     }
-    let mut worst = Deed::Looks;
+    let mut worst = CallEffect::Looks;
     let mut rest = script;
     while !rest.is_empty() {
         let (line, after) = rest.split_once('\n').unwrap_or((rest, ""));
@@ -41,31 +41,31 @@ pub(super) fn deed(script: &str) -> Deed {
 
 /// What is asked of a database, through tools that take its language where others take the shell's. A shell has no command of these
 /// names but `truncate`, which is known by its dash.
-fn of_statements(script: &str) -> Option<Deed> {
+fn of_statements(script: &str) -> Option<CallEffect> {
     let is_one_of = |verbs: &[&str], text: &str| {
         let (verb, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         verbs.iter().any(|known| known.eq_ignore_ascii_case(verb)) && !rest.trim_start().is_empty() && !rest.trim_start().starts_with('-')
     };
     let script = script.trim_start();
     if is_one_of(&STATEMENTS, script) {
-        return Some(Deed::Changes);
+        return Some(CallEffect::Changes);
     }
     if !is_one_of(&QUERIES, script) {
         return None;
     }
     let changes = script.split(';').any(|statement| is_one_of(&STATEMENTS, statement.trim_start()));
-    Some(if changes { Deed::Changes } else { Deed::Looks })
+    Some(if changes { CallEffect::Changes } else { CallEffect::Looks })
 }
 
 /// Of two parts of a script. Two changes of different files are a change of which no more is known.
-fn worse(left: Deed, right: Deed) -> Deed {
-    let rank = |deed: Deed| match deed {
-        Deed::Looks | Deed::LooksUp => 0,
-        Deed::Unknown | Deed::Runs | Deed::Acts { .. } | Deed::Waits => 1,
-        Deed::Changes | Deed::Writes { .. } | Deed::Edits { .. } | Deed::Undoes { .. } | Deed::Restores => 2,
+fn worse(left: CallEffect, right: CallEffect) -> CallEffect {
+    let rank = |effect: CallEffect| match effect {
+        CallEffect::Looks | CallEffect::LooksUp => 0,
+        CallEffect::Unknown | CallEffect::Runs | CallEffect::Acts { .. } | CallEffect::Waits => 1,
+        CallEffect::Changes | CallEffect::Writes { .. } | CallEffect::Edits { .. } | CallEffect::Undoes { .. } | CallEffect::Restores => 2,
     };
     match (left, right) {
-        (left, right) if left.changes() && right.changes() && left != right => Deed::Changes,
+        (left, right) if left.changes() && right.changes() && left != right => CallEffect::Changes,
         (left, right) if rank(right) > rank(left) => right,
         (left, _) => left,
     }
@@ -96,10 +96,10 @@ fn until<'a>(text: &'a str, delimiter: &str) -> (&'a str, &'a str) {
 }
 
 /// `cat > file <<EOF` writes, `>>` adds; with anything else the lines are somebody's input.
-fn with_body(line: &str, body: &str) -> Deed {
+fn with_body(line: &str, body: &str) -> CallEffect {
     let Some((file, adds)) = target(line) else { return in_line(line.split("<<").next().unwrap_or(line)) };
     let (file, lines) = (xxh3_64(file.as_bytes()), lines(body));
-    if adds { Deed::Edits { file, by: lines } } else { Deed::Writes { file, leaves: lines } }
+    if adds { CallEffect::Edits { file, by: lines } } else { CallEffect::Writes { file, leaves: lines } }
 }
 
 /// The file that a line's output goes to, and whether it is added to it.
@@ -128,8 +128,8 @@ fn target(line: &str) -> Option<(&str, bool)> {
     None
 }
 
-fn in_line(line: &str) -> Deed {
-    let mut worst = Deed::Looks;
+fn in_line(line: &str) -> CallEffect {
+    let mut worst = CallEffect::Looks;
     for part in commands(line) {
         worst = worse(worst, command(part));
     }
@@ -163,9 +163,9 @@ fn commands(line: &str) -> Vec<&str> {
     parts
 }
 
-fn command(text: &str) -> Deed {
+fn command(text: &str) -> CallEffect {
     let mut words = text.split_whitespace().skip_while(|word| is_assignment(word) || matches!(*word, "sudo" | "time" | "(" | "{"));
-    let Some(first) = words.next() else { return Deed::Looks };
+    let Some(first) = words.next() else { return CallEffect::Looks };
     let name = first.rsplit('/').next().unwrap_or(first);
     if name == "sed" {
         return sed(text);
@@ -174,12 +174,12 @@ fn command(text: &str) -> Deed {
         return git(&words.filter(|word| !word.starts_with("--no-pager")).collect::<Vec<_>>());
     }
     if CHANGES.contains(&name) {
-        return Deed::Changes;
+        return CallEffect::Changes;
     }
     if target(text).is_some() {
-        return Deed::Changes;
+        return CallEffect::Changes;
     }
-    if LOOKS.contains(&name) { Deed::Looks } else { Deed::Runs }
+    if LOOKS.contains(&name) { CallEffect::Looks } else { CallEffect::Runs }
 }
 
 fn is_assignment(word: &str) -> bool {
@@ -188,11 +188,11 @@ fn is_assignment(word: &str) -> bool {
 }
 
 /// `sed -i 's/old/new/' file` is an edit; other changes in place are changes; without `-i` it looks.
-fn sed(text: &str) -> Deed {
+fn sed(text: &str) -> CallEffect {
     if !text.split_whitespace().any(|word| word.starts_with("-i") || word == "--in-place") {
-        return if target(text).is_some() { Deed::Changes } else { Deed::Looks };
+        return if target(text).is_some() { CallEffect::Changes } else { CallEffect::Looks };
     }
-    let known = || -> Option<Deed> {
+    let known = || -> Option<CallEffect> {
         let quote = text.find(['\'', '"'])?;
         let mark = text[quote..].chars().next()?;
         let script = text[quote + 1..].strip_prefix('s')?;
@@ -203,29 +203,29 @@ fn sed(text: &str) -> Deed {
         let mut files = file.split_whitespace();
         let file = files.next()?;
         let is_plain = parts.next().is_none() && files.next().is_none() && flags.chars().all(|flag| matches!(flag, 'g' | 'i' | 'I'));
-        is_plain.then(|| Deed::Edits { file: xxh3_64(file.as_bytes()), by: lines(new).wrapping_sub(lines(old)) })
+        is_plain.then(|| CallEffect::Edits { file: xxh3_64(file.as_bytes()), by: lines(new).wrapping_sub(lines(old)) })
     };
-    known().unwrap_or(Deed::Changes)
+    known().unwrap_or(CallEffect::Changes)
 }
 
 /// What brings files back is known as such; the rest changes or looks.
-fn git(words: &[&str]) -> Deed {
+fn git(words: &[&str]) -> CallEffect {
     match words {
         ["checkout", "--", "."]
         | ["checkout" | "restore", "."]
         | ["reset", "--hard", ..]
         | ["stash"]
-        | ["stash", "push" | "save" | "-u", ..] => Deed::Restores,
+        | ["stash", "push" | "save" | "-u", ..] => CallEffect::Restores,
         ["checkout", "--", file] | ["checkout", "HEAD", "--", file] | ["restore", file] => original(file),
         ["checkout", file] if file.contains('.') || file.contains('/') => original(file),
-        [first, ..] if GIT_LOOKS.contains(first) => Deed::Looks,
-        [] => Deed::Looks,
-        _ => Deed::Changes,
+        [first, ..] if GIT_LOOKS.contains(first) => CallEffect::Looks,
+        [] => CallEffect::Looks,
+        _ => CallEffect::Changes,
     }
 }
 
-fn original(file: &str) -> Deed {
-    Deed::Writes { file: xxh3_64(file.as_bytes()), leaves: 0 }
+fn original(file: &str) -> CallEffect {
+    CallEffect::Writes { file: xxh3_64(file.as_bytes()), leaves: 0 }
 }
 
 #[cfg(test)]
@@ -246,7 +246,7 @@ mod tests {
             "# a note\ncat a 2>/dev/null",
             "",
         ] {
-            assert_eq!(deed(script), Deed::Looks, "{script}");
+            assert_eq!(effect(script), CallEffect::Looks, "{script}");
         }
         for script in [
             "python test.py",
@@ -255,23 +255,23 @@ mod tests {
             "python - <<'EOF'\nopen('x')\nEOF",
             "./a.out <<< 'x'",
         ] {
-            assert_eq!(deed(script), Deed::Runs, "{script}");
+            assert_eq!(effect(script), CallEffect::Runs, "{script}");
         }
         for script in ["rm -rf build", "python gen.py > out.txt", "sed -i '5d' a.py", "git commit -am x", "ls && mv a b"] {
-            assert_eq!(deed(script), Deed::Changes, "{script}");
+            assert_eq!(effect(script), CallEffect::Changes, "{script}");
         }
     }
 
     #[test]
     fn what_is_asked_of_a_database() {
         for script in ["SELECT a || b FROM t WHERE c > 1", "show tables;", "desc t", "EXPLAIN SELECT 1"] {
-            assert_eq!(deed(script), Deed::Looks, "{script}");
+            assert_eq!(effect(script), CallEffect::Looks, "{script}");
         }
         for script in ["insert into t values (1)", "SELECT 1; DROP TABLE t", "truncate table t", "truncate -s 0 log"] {
-            assert_eq!(deed(script), Deed::Changes, "{script}");
+            assert_eq!(effect(script), CallEffect::Changes, "{script}");
         }
         for script in ["show", "./select x", "python update.py"] {
-            assert_eq!(deed(script), Deed::Runs, "{script}");
+            assert_eq!(effect(script), CallEffect::Runs, "{script}");
         }
     }
 
@@ -279,26 +279,26 @@ mod tests {
     #[test]
     fn a_long_line_is_read_once() {
         let (blanks, arrows) = (" ".repeat(1 << 20), "\"a\" -> ".repeat(1 << 17));
-        assert_eq!(deed(&blanks), Deed::Looks);
-        assert_eq!(deed(&format!("echo {arrows}")), Deed::Looks);
-        assert_eq!(deed(&format!("ls '{}'", "<p>".repeat(1 << 18))), Deed::Looks);
+        assert_eq!(effect(&blanks), CallEffect::Looks);
+        assert_eq!(effect(&format!("echo {arrows}")), CallEffect::Looks);
+        assert_eq!(effect(&format!("ls '{}'", "<p>".repeat(1 << 18))), CallEffect::Looks);
     }
 
     #[test]
     fn files_that_are_written_edited_and_brought_back() {
-        assert_eq!(deed("cat <<'EOF' > a.py\nx\nEOF"), Deed::Writes { file: file("a.py"), leaves: lines("x") });
-        assert_eq!(deed("cat >> a.py << EOF\nx\nEOF\npython a.py"), Deed::Edits { file: file("a.py"), by: lines("x") });
-        let (there, back) = (deed("sed -i 's/old/new/g' a.py"), deed("cd /repo && sed -i \"s|new|old|\" a.py"));
-        let (Deed::Edits { file: one, by: there }, Deed::Edits { file: other, by: back }) = (there, back) else {
+        assert_eq!(effect("cat <<'EOF' > a.py\nx\nEOF"), CallEffect::Writes { file: file("a.py"), leaves: lines("x") });
+        assert_eq!(effect("cat >> a.py << EOF\nx\nEOF\npython a.py"), CallEffect::Edits { file: file("a.py"), by: lines("x") });
+        let (there, back) = (effect("sed -i 's/old/new/g' a.py"), effect("cd /repo && sed -i \"s|new|old|\" a.py"));
+        let (CallEffect::Edits { file: one, by: there }, CallEffect::Edits { file: other, by: back }) = (there, back) else {
             panic!("{there:?} {back:?}")
         };
         assert_eq!((one, there.wrapping_add(back)), (other, 0));
         for script in ["git checkout a.py", "git checkout -- a.py", "git restore a.py && python t.py"] {
-            assert_eq!(deed(script), Deed::Writes { file: file("a.py"), leaves: 0 }, "{script}");
+            assert_eq!(effect(script), CallEffect::Writes { file: file("a.py"), leaves: 0 }, "{script}");
         }
         for script in ["git stash", "git reset --hard HEAD", "git checkout ."] {
-            assert_eq!(deed(script), Deed::Restores, "{script}");
+            assert_eq!(effect(script), CallEffect::Restores, "{script}");
         }
-        assert_eq!(deed("git checkout main"), Deed::Changes);
+        assert_eq!(effect("git checkout main"), CallEffect::Changes);
     }
 }

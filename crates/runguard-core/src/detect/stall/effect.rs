@@ -20,7 +20,7 @@ const LONGEST: usize = 1 << 20;
 /// What a call does. Files and what is in them are fingerprints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Deed {
+pub enum CallEffect {
     /// The arguments do not tell, or are not at hand.
     #[default]
     Unknown,
@@ -62,7 +62,7 @@ pub enum Deed {
     Waits,
 }
 
-impl Deed {
+impl CallEffect {
     /// Of a call, by its arguments as JSON text.
     pub fn of(tool: &str, arguments: &str) -> Self {
         if arguments.len() > LONGEST {
@@ -74,9 +74,9 @@ impl Deed {
             None => {}
         }
         let Ok(read) = serde_json::from_str::<Arguments<'_>>(arguments) else { return Self::Unknown };
-        match read.deed(tool) {
+        match read.effect(tool) {
             Self::Looks if read.path.is_none() && read.command.is_none() && has_an_id(arguments) => Self::LooksUp,
-            deed => deed,
+            effect => effect,
         }
     }
 
@@ -143,11 +143,11 @@ struct Arguments<'a> {
 }
 
 impl Arguments<'_> {
-    fn deed(&self, tool: &str) -> Deed {
+    fn effect(&self, tool: &str) -> CallEffect {
         let command = text(self.command);
         let Some(path) = text(self.path) else {
             return match (command, text(self.patch)) {
-                (Some(command), _) => shell::deed(&command),
+                (Some(command), _) => shell::effect(&command),
                 (None, Some(patch)) if tool.contains("patch") || tool.contains("diff") => patched(&patch),
                 (None, _) => by_name(tool),
             };
@@ -155,14 +155,14 @@ impl Arguments<'_> {
         let file = xxh3_64(path.as_bytes());
         let (old, new, content) = (text(self.old_str), text(self.new_str), text(self.content));
         match (command.as_deref(), old, new, content) {
-            (Some("view" | "read" | "open"), ..) => Deed::Looks,
-            (Some("undo_edit" | "undo"), ..) => Deed::Undoes { file },
-            (Some("create" | "write"), _, _, Some(content)) => Deed::Writes { file, leaves: lines(&content) },
-            (Some("insert"), _, Some(new), _) => Deed::Edits { file, by: lines(&new) },
-            (_, Some(old), new, _) => Deed::Edits { file, by: lines(new.as_deref().unwrap_or_default()).wrapping_sub(lines(&old)) },
-            (None, None, _, Some(content)) if writes(tool) => Deed::Writes { file, leaves: lines(&content) },
-            (Some(command), ..) if command.contains(' ') => shell::deed(command),
-            (Some(_), ..) => Deed::Unknown,
+            (Some("view" | "read" | "open"), ..) => CallEffect::Looks,
+            (Some("undo_edit" | "undo"), ..) => CallEffect::Undoes { file },
+            (Some("create" | "write"), _, _, Some(content)) => CallEffect::Writes { file, leaves: lines(&content) },
+            (Some("insert"), _, Some(new), _) => CallEffect::Edits { file, by: lines(&new) },
+            (_, Some(old), new, _) => CallEffect::Edits { file, by: lines(new.as_deref().unwrap_or_default()).wrapping_sub(lines(&old)) },
+            (None, None, _, Some(content)) if writes(tool) => CallEffect::Writes { file, leaves: lines(&content) },
+            (Some(command), ..) if command.contains(' ') => shell::effect(command),
+            (Some(_), ..) => CallEffect::Unknown,
             (None, ..) => by_name(tool),
         }
     }
@@ -174,7 +174,7 @@ fn lines(text: &str) -> u64 {
 }
 
 /// Of a patch, unified or as `apply_patch` takes it, for its first file.
-fn patched(patch: &str) -> Deed {
+fn patched(patch: &str) -> CallEffect {
     let mut file = None;
     let mut by = 0_u64;
     for line in patch.lines() {
@@ -189,19 +189,19 @@ fn patched(patch: &str) -> Deed {
             by = by.wrapping_sub(lines(removed));
         }
     }
-    file.map_or(Deed::Changes, |file| Deed::Edits { file, by })
+    file.map_or(CallEffect::Changes, |file| CallEffect::Edits { file, by })
 }
 
 /// Names of tools that only look, by how they begin.
 const LOOKS: [&str; 14] =
     ["read", "view", "list", "ls", "search", "grep", "glob", "find", "get", "fetch", "browse", "cat", "open_file", "look"];
 
-fn by_name(tool: &str) -> Deed {
+fn by_name(tool: &str) -> CallEffect {
     let name = tool.rsplit(['.', ':', '/']).next().unwrap_or(tool).to_ascii_lowercase();
     if LOOKS.iter().any(|begin| name.strip_prefix(begin).is_some_and(|rest| rest.is_empty() || !rest.starts_with(char::is_alphanumeric))) {
-        Deed::Looks
+        CallEffect::Looks
     } else {
-        Deed::Unknown
+        CallEffect::Unknown
     }
 }
 
@@ -254,61 +254,63 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn deed(tool: &str, arguments: &Value) -> Deed {
-        Deed::of(tool, &arguments.to_string())
+    fn effect(tool: &str, arguments: &Value) -> CallEffect {
+        CallEffect::of(tool, &arguments.to_string())
     }
 
-    fn by(deed: Deed) -> u64 {
-        let Deed::Edits { by, .. } = deed else { panic!("an edit: {deed:?}") };
+    fn by(effect: CallEffect) -> u64 {
+        let CallEffect::Edits { by, .. } = effect else { panic!("an edit: {effect:?}") };
         by
     }
 
     #[test]
     fn an_edit_and_its_inverse_add_up_to_nothing() {
         let there =
-            deed("str_replace_editor", &json!({"command": "str_replace", "path": "/a.py", "old_str": "x = 1\n", "new_str": "x = 2\n"}));
-        let back = deed(
+            effect("str_replace_editor", &json!({"command": "str_replace", "path": "/a.py", "old_str": "x = 1\n", "new_str": "x = 2\n"}));
+        let back = effect(
             "edit",
             &json!({"file_path": "/a.py", "old_string": "def f():\n    pass\nx = 2", "new_string": "def f():\n    pass\nx = 1"}),
         );
         assert_eq!(by(there).wrapping_add(by(back)), 0, "what else was quoted does not matter");
-        let patch =
-            deed("apply_patch", &json!({"input": "*** Begin Patch\n*** Update File: /a.py\n@@\n def f():\n-x = 2\n+x = 1\n*** End Patch"}));
+        let patch = effect(
+            "apply_patch",
+            &json!({"input": "*** Begin Patch\n*** Update File: /a.py\n@@\n def f():\n-x = 2\n+x = 1\n*** End Patch"}),
+        );
         assert_eq!(by(patch), by(back));
-        let inserted = deed("str_replace_editor", &json!({"command": "insert", "path": "/a.py", "insert_line": 3, "new_str": "y"}));
-        let removed = deed("str_replace_editor", &json!({"command": "str_replace", "path": "/a.py", "old_str": "y"}));
+        let inserted = effect("str_replace_editor", &json!({"command": "insert", "path": "/a.py", "insert_line": 3, "new_str": "y"}));
+        let removed = effect("str_replace_editor", &json!({"command": "str_replace", "path": "/a.py", "old_str": "y"}));
         assert_eq!(by(inserted).wrapping_add(by(removed)), 0);
     }
 
     #[test]
     fn a_written_file_is_known_whole() {
-        let written = deed("write_file", &json!({"path": "a", "content": "1\n2\n"}));
-        assert_eq!(written, deed("str_replace_editor", &json!({"command": "create", "path": "a", "file_text": "1\n2"})));
-        assert_eq!(written, deed("execute_bash", &json!({"command": "cat > a <<'EOF'\n1\n2\nEOF"})));
-        assert_ne!(written, deed("write_file", &json!({"path": "a", "content": "1\n3\n"})));
-        assert_ne!(written, deed("write_file", &json!({"path": "b", "content": "1\n2\n"})));
+        let written = effect("write_file", &json!({"path": "a", "content": "1\n2\n"}));
+        assert_eq!(written, effect("str_replace_editor", &json!({"command": "create", "path": "a", "file_text": "1\n2"})));
+        assert_eq!(written, effect("execute_bash", &json!({"command": "cat > a <<'EOF'\n1\n2\nEOF"})));
+        assert_ne!(written, effect("write_file", &json!({"path": "a", "content": "1\n3\n"})));
+        assert_ne!(written, effect("write_file", &json!({"path": "b", "content": "1\n2\n"})));
     }
 
     #[test]
     fn what_is_sent_as_text_comes_back() {
         let file = u64::MAX;
-        for deed in [
-            Deed::Unknown,
-            Deed::Looks,
-            Deed::Runs,
-            Deed::Changes,
-            Deed::Writes { file, leaves: 0 },
-            Deed::Edits { file, by: 7 },
-            Deed::Undoes { file },
-            Deed::Restores,
-            Deed::LooksUp,
-            Deed::Acts { on: file },
-            Deed::Waits,
+        for effect in [
+            CallEffect::Unknown,
+            CallEffect::Looks,
+            CallEffect::Runs,
+            CallEffect::Changes,
+            CallEffect::Writes { file, leaves: 0 },
+            CallEffect::Edits { file, by: 7 },
+            CallEffect::Undoes { file },
+            CallEffect::Restores,
+            CallEffect::LooksUp,
+            CallEffect::Acts { on: file },
+            CallEffect::Waits,
         ] {
-            assert_eq!(Deed::from_text(&deed.text()), deed);
+            assert_eq!(CallEffect::from_text(&effect.text()), effect);
         }
         for text in ["writes", "writes x 1", "edits 1", "sings", "looks "] {
-            assert_eq!(Deed::from_text(text), Deed::Unknown, "{text}");
+            assert_eq!(CallEffect::from_text(text), CallEffect::Unknown, "{text}");
         }
     }
 
@@ -322,8 +324,8 @@ mod tests {
             ("get_quote", json!({"symbol": "ACME"})),
             ("get_orders", json!({"orderIds": ["a", "b"]})),
         ] {
-            assert_eq!(deed(tool, &arguments), Deed::LooksUp, "{tool} {arguments}");
-            assert!(!deed(tool, &arguments).changes());
+            assert_eq!(effect(tool, &arguments), CallEffect::LooksUp, "{tool} {arguments}");
+            assert!(!effect(tool, &arguments).changes());
         }
         for (tool, arguments) in [
             ("fetch", json!({"url": "https://example.org/page/1234"})),
@@ -335,7 +337,7 @@ mod tests {
             ("list", json!({"page": 3, "limit": 5000})),
             ("get", json!({"id": {"of": 1}})),
         ] {
-            assert_eq!(deed(tool, &arguments), Deed::Looks, "{tool} {arguments}");
+            assert_eq!(effect(tool, &arguments), CallEffect::Looks, "{tool} {arguments}");
         }
     }
 
@@ -347,12 +349,12 @@ mod tests {
             ("mcp.files/list_directory", json!({"path": "/"})),
             ("search", json!({"query": "x"})),
         ] {
-            assert_eq!(deed(tool, &arguments), Deed::Looks, "{tool} {arguments}");
+            assert_eq!(effect(tool, &arguments), CallEffect::Looks, "{tool} {arguments}");
         }
         for (tool, arguments) in [("getter_of_orders", json!({"id": 1})), ("book_flight", json!({"content": "x"})), ("x", json!([1]))] {
-            assert_eq!(deed(tool, &arguments), Deed::Unknown, "{tool} {arguments}");
+            assert_eq!(effect(tool, &arguments), CallEffect::Unknown, "{tool} {arguments}");
         }
-        assert_eq!(Deed::of("write_file", "no json"), Deed::Unknown);
-        assert!(deed("str_replace_editor", &json!({"command": "undo_edit", "path": "/a.py"})).changes());
+        assert_eq!(CallEffect::of("write_file", "no json"), CallEffect::Unknown);
+        assert!(effect("str_replace_editor", &json!({"command": "undo_edit", "path": "/a.py"})).changes());
     }
 }
