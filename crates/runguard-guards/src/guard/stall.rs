@@ -12,7 +12,9 @@ use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
 use crate::logged::{self, Doubt, Doubts, EachByItself, Logged, Retold, Terms, Traced, Traces};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
-use runguard_core::detect::stall::{CallEffect, Ladder, Rung, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint};
+use runguard_core::detect::stall::{
+    CallEffect, Ladder, Rung, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint,
+};
 use runguard_core::fingerprint;
 use runguard_core::limits::InvalidSetting;
 use runguard_core::reason::{GuardName, Reason};
