@@ -234,6 +234,17 @@ def test_an_answer_that_is_cut_costs_no_more_than_was_set_aside(gateway: Any, pr
             assert 0 < spent(server, run) <= 200 * 10e-6 + 60 * 2.5e-6
 
 
+def test_a_cut_answer_pays_for_all_that_the_provider_may_have_read(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "1")
+    provider.behaviour = Behaviour(tokens=5000, ignores_bound=True, counts=False)
+    body = {"model": CHAT, "input": "Go on.", "previous_response_id": "resp_of_long_ago", "max_output_tokens": 50, "stream": True}
+    raw(f"{server.url}/openai/v1/responses", body, {"x-runguard-run": "cut"})
+    deadline = time.monotonic() + 10
+    while reserved(server, "cut") > 0 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert spent(server, "cut") > 200_000 * 2e-6, "a conversation that nobody here knows"
+
+
 def test_an_answer_slower_than_its_reservation_is_paid_once(gateway: Any, provider: Any) -> None:
     server = gateway("--max-usd-per-run", "1", config='[guards.budget]\nreservation = "1s"\n')
     run = {"x-runguard-run": "slow"}

@@ -345,9 +345,11 @@ impl Meter {
         }
     }
 
-    /// So much came that it cannot be read.
-    pub(crate) fn too_long(&mut self, bytes: u64) {
-        self.account.bytes = self.account.bytes.saturating_add(bytes);
+    /// So much came that it cannot be read. Where an answer is bounded it has cost all of its bound; else nobody can say what of it were words.
+    pub(crate) fn too_long(&mut self, bytes: u64, most: Option<u64>) {
+        if most.is_some() {
+            self.account.bytes = self.account.bytes.saturating_add(bytes);
+        }
     }
 
     fn write(&mut self, part: &Value) {
@@ -628,7 +630,7 @@ mod tests {
     fn an_event_that_is_too_long_to_be_read_cost_all_that_is_paid_for() {
         let mut meter = Meter::new(Api::Chat, false);
         meter.take(&event(&chunk("Hi")));
-        meter.too_long(8 * 1024 * 1024);
+        meter.too_long(8 * 1024 * 1024, Some(9));
         assert_eq!(usual_tokens(meter.account().within(Some(100)).bytes), 100);
     }
 

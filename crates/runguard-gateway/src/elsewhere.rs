@@ -79,8 +79,14 @@ pub(crate) fn referred(input: &str) -> Referred {
         "encrypted_content",
     ];
     let is_there = |Object(item): &Object<'_>, name: &str| item.iter().any(|(known, value)| known == name && value.get() != "null");
+    let is_twice = |Object(item): &Object<'_>, name: &str| item.iter().filter(|(known, _)| known == name).count() > 1;
     let mut referred = Referred::default();
     for item in items_with_ids(input) {
+        // One reader takes the first, another the last: nobody can say which one is meant.
+        if is_twice(&item, "id") || is_twice(&item, "type") {
+            referred.items.push(String::new());
+            continue;
+        }
         match kind_of(&item) {
             THOUGHT if has(&item, "encrypted_content") || has(&item, "content") => {}
             THOUGHT => referred.thoughts.extend(name_of(&item)),
@@ -92,9 +98,10 @@ pub(crate) fn referred(input: &str) -> Referred {
     referred
 }
 
-/// What the items of an answer can be referred to by.
+/// What the items of an answer can be referred to by. Of a tool that the provider runs itself an item may hold more than the model wrote.
 pub(crate) fn names(output: &str) -> Vec<String> {
-    items_with_ids(output).filter_map(|item| name_of(&item)).collect()
+    const WRITTEN: [&str; 4] = ["\"message\"", THOUGHT, "\"function_call\"", "\"custom_tool_call\""];
+    items_with_ids(output).filter(|item| WRITTEN.contains(&kind_of(item))).filter_map(|item| name_of(&item)).collect()
 }
 
 /// How long the answers were that items came with: none is longer than its answer.
@@ -195,6 +202,8 @@ mod tests {
             {"type": "function_call_output", "id": "fco_1", "call_id": "c", "output": ""}]);
         assert_eq!(count(whole), (0, 0));
         assert_eq!(count(json!("id")), (0, 0));
+        let twice = r#"[{"type":"item_reference","id":"a","id":"b"},{"type":"reasoning","type":"item_reference","id":"a"}]"#;
+        assert_eq!(referred(twice), Referred { items: vec![String::new(); 2], thoughts: Vec::new() }, "nobody can say which one is meant");
     }
 
     #[test]
@@ -215,6 +224,7 @@ mod tests {
         assert_eq!(kept.most("openai", &more), (70, 2), "each of the others may be as long as one can");
         let thoughts = referred(&[("reasoning", "rs_7"), ("reasoning", "rs_8")]);
         assert_eq!(kept.most("openai", &thoughts), (0, 1), "all of one conversation");
+        assert!(names(&json!([{"type": "file_search_call", "id": "fs_1"}]).to_string()).is_empty(), "more than the model wrote");
     }
 
     #[test]

@@ -307,6 +307,10 @@ impl Runs {
                 (Progress::Refused(refusal), before) => {
                     // What limits a run is in the store, and may be raised there: nothing of it is remembered here.
                     locked(&run).reset();
+                    // It may have happened unheard: once more would be set aside beside it.
+                    if matches!(refusal, RunRefusal::Unanswered) {
+                        return Err(NotSetAside::Unavailable);
+                    }
                     let is_set_aside = books.reserved_usd > 0.0 || books.reserved_tokens > 0;
                     let now = not_set_aside(refusal, is_set_aside, wanted.max_output.unwrap_or(LONGEST_ANSWER));
                     if before.is_some() {

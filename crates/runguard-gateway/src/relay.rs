@@ -82,6 +82,8 @@ enum Ended {
     /// More came than is paid for.
     Cut,
     CallerLeft,
+    /// By us: the service stops.
+    Stopped,
 }
 
 /// What a provider said in place of an answer, to its end or nearly so.
@@ -125,7 +127,7 @@ async fn follow(gateway: Arc<Gateway>, passed: Passed, mut events: Events, send:
     let ended = tokio::select! {
         ended = following => ended,
         // Nobody would settle it later.
-        () = gateway.has_to_stop() => Ended::Broken,
+        () = gateway.has_to_stop() => Ended::Stopped,
     };
     drop(events);
     let account = meter.account().within(most);
@@ -133,12 +135,17 @@ async fn follow(gateway: Arc<Gateway>, passed: Passed, mut events: Events, send:
     account.tell(&mut guards.call, &names);
     gateway.learn(&guards.call.upstream, &question, &account);
     let mut counted = Usage::default();
-    let is_limited = paid_output.is_some() && matches!(ended, Ended::CallerLeft | Ended::Broken);
+    // Who is cut, or leaves, before the provider counted must not pay less than what was read can have been.
+    let is_limited = paid_output.is_some() && ended != Ended::ByProvider;
     let usage = account.usage.unwrap_or_else(|| question.prompt_left(is_limited));
     let used = match ended {
         // Clients go when they have heard the last event, before the connection is at its end.
-        Ended::ByProvider | Ended::Broken | Ended::CallerLeft if meter.is_complete() => account.used(&question, paid_output, &mut counted),
-        Ended::ByProvider | Ended::Broken | Ended::Cut | Ended::CallerLeft => {
+        Ended::ByProvider | Ended::Broken | Ended::CallerLeft | Ended::Stopped
+            if meter.is_complete() && (account.usage.is_some() || !is_limited) =>
+        {
+            account.used(&question, paid_output, &mut counted)
+        }
+        Ended::ByProvider | Ended::Broken | Ended::Cut | Ended::CallerLeft | Ended::Stopped => {
             Used::BrokenOff { model: None, usage: &usage, bytes: account.bytes }
         }
     };
@@ -150,14 +157,18 @@ async fn follow(gateway: Arc<Gateway>, passed: Passed, mut events: Events, send:
     if mistake.is_some() {
         gateway.not_answered(&found_again);
     }
-    if let Some(told) = circuit.filter(|told| !told.is_told || mistake.is_some()) {
+    // What we end ourselves says nothing of the provider.
+    if let Some(told) = circuit.filter(|told| ended != Ended::Stopped && (!told.is_told || mistake.is_some())) {
         let circuit = Circuit::new(&guards, &gateway.lately, &guards.call.upstream, &told.model, &run.name);
         let (status, headers) = (mistake.unwrap_or(StatusCode::OK), HeaderMap::new());
         circuit.answered(None, Some((status, &headers)), told.took, told.is_own_key).await;
     }
-    if ended == Ended::Broken {
-        let _ = send.send(Err(std::io::Error::other("the provider's answer broke off"))).await;
-    }
+    let why = match ended {
+        Ended::Broken => "the provider's answer broke off",
+        Ended::Stopped => "the service is stopping",
+        Ended::ByProvider | Ended::Cut | Ended::CallerLeft => return,
+    };
+    let _ = send.send(Err(std::io::Error::other(why))).await;
 }
 
 /// Passes events on until one side ends it.
@@ -177,7 +188,7 @@ async fn pass_on(events: &mut Events, meter: &mut Meter, most: Option<u64>, send
             Came::End => return Ended::ByProvider,
             Came::Broken => return Ended::Broken,
             Came::TooLong(bytes) => {
-                meter.too_long(bytes);
+                meter.too_long(bytes, most);
                 return Ended::Broken;
             }
         };
@@ -207,7 +218,7 @@ async fn drain(events: &mut Events, meter: &mut Meter, most: Option<u64>) -> End
                 Came::End => return Ended::ByProvider,
                 Came::Broken => return Ended::Broken,
                 Came::TooLong(bytes) => {
-                    meter.too_long(bytes);
+                    meter.too_long(bytes, most);
                     return Ended::Broken;
                 }
             }
