@@ -238,7 +238,7 @@ def test_a_cut_answer_pays_for_all_that_the_provider_may_have_read(gateway: Any,
     server = gateway("--max-usd-per-run", "1")
     provider.behaviour = Behaviour(tokens=5000, ignores_bound=True, counts=False)
     body = {"model": CHAT, "input": "Go on.", "previous_response_id": "resp_of_long_ago", "max_output_tokens": 50, "stream": True}
-    raw(f"{server.url}/openai/v1/responses", body, {"x-runguard-run": "cut"})
+    raw(f"{server.url}/openai/v1/responses", body, **{"x-runguard-run": "cut"})
     deadline = time.monotonic() + 10
     while reserved(server, "cut") > 0 and time.monotonic() < deadline:
         time.sleep(0.02)
