@@ -39,6 +39,12 @@ const WORK: [&str; 24] = [
     "git",
 ];
 
+/// Tools that look at files and say nothing else of it by their names.
+const FILE_TOOLS: [&str; 10] = ["read", "write", "view", "open", "cat", "ls", "list_dir", "listdir", "glob", "find"];
+
+/// How a tool begins that moves in a page, or in a file: who only scrolls may do either.
+const MOVES: [&str; 4] = ["scroll", "goto", "page", "go"];
+
 /// The kinds of calls that a run began with, or went on with after a person spoke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Kinds {
@@ -76,9 +82,11 @@ impl Kinds {
         if self.calls == FIRST_CALLS {
             return;
         }
+        let words = words_of(tool);
         match effect {
             // One waits for everything.
             CallEffect::Waits => return,
+            CallEffect::Acts { .. } if words.first().is_some_and(|first| MOVES.contains(&&**first)) => return,
             CallEffect::Acts { .. } => self.web += 1,
             CallEffect::Runs
             | CallEffect::Changes
@@ -89,7 +97,8 @@ impl Kinds {
                 self.works = true;
             }
             CallEffect::Unknown | CallEffect::Looks | CallEffect::LooksUp => {
-                self.works = self.works || words_of(tool).iter().any(|word| WORK.contains(&&**word));
+                self.works =
+                    self.works || words.iter().any(|word| WORK.contains(&&**word)) || FILE_TOOLS.contains(&words.join("_").as_str());
             }
         }
         self.calls += 1;
@@ -100,9 +109,9 @@ impl Kinds {
         *self = Self { spoke: (self.spoke + 1).min(2), ..Self::default() };
     }
 
-    /// A person answered what the agent said.
-    pub const fn person_answered(&mut self) {
-        self.spoke = 2;
+    /// A person answered what the agent said: one more task, and somebody who stays.
+    pub fn person_answered(&mut self) {
+        *self = Self { spoke: 2, ..Self::default() };
     }
 
     pub(super) fn bits(self) -> u64 {
@@ -145,6 +154,22 @@ mod tests {
     }
 
     #[test]
+    fn who_scrolls_through_a_file_sits_in_front_of_no_browser() {
+        let windowed = [("open", CallEffect::Looks), ("scroll_down", CallEffect::Acts { on: 1 }), ("goto", CallEffect::Acts { on: 2 })];
+        assert_eq!(of(&[&windowed[..], &[windowed[1]; 6]].concat(), 0).preset(), Preset::Coding);
+        assert_eq!(of(&[windowed[1], CLICK], 0).preset(), Preset::Browser);
+        assert_eq!(of(&[("browser_scroll", CallEffect::Acts { on: 1 })], 0).preset(), Preset::Browser);
+    }
+
+    #[test]
+    fn who_reads_files_is_no_chatbot() {
+        for tool in ["Read", "Glob", "LS", "view", "list_dir", "open"] {
+            assert_eq!(of(&[(tool, CallEffect::Looks)], 2).preset(), Preset::Coding, "{tool}");
+        }
+        assert_eq!(of(&[("view_order", CallEffect::LooksUp)], 2).preset(), Preset::Chatbot);
+    }
+
+    #[test]
     fn who_talks_with_a_person_and_has_no_shell_is_a_chatbot() {
         assert_eq!(
             [0, 1, 2, 9].map(|answers| of(&[ORDER], answers).preset()),
@@ -165,6 +190,8 @@ mod tests {
         assert_eq!(another_task.preset(), Preset::Coding, "it is told anew when a person has spoken");
         let mut answered = of(&[ORDER], 0);
         answered.person_answered();
+        assert_eq!(answered.preset(), Preset::Coding, "its own calls tell, as they do of one that is watched while it goes");
+        answered.called(ORDER.0, ORDER.1);
         assert_eq!(answered.preset(), Preset::Chatbot);
     }
 
