@@ -2,7 +2,8 @@
 //!
 //! What a run is called says nothing of it; its tools do. Who clicks and scrolls sits in front of a browser, who talks with a person and has
 //! neither shell nor files answers questions, and all others are taken for agents that work. It is told by the calls before a step, so
-//! that whoever watches a run while it goes and whoever reads of it later come to the same.
+//! that whoever watches a run while it goes and whoever reads of it later come to the same, but for a person who speaks in the middle: a
+//! record does not tell a new task from an answer.
 
 use super::effect::CallEffect;
 use super::fingerprints::words_of;
@@ -109,9 +110,9 @@ impl Kinds {
         *self = Self { spoke: (self.spoke + 1).min(2), ..Self::default() };
     }
 
-    /// A person answered what the agent said: one more task, and somebody who stays.
-    pub fn person_answered(&mut self) {
-        *self = Self { spoke: 2, ..Self::default() };
+    /// A person answered what the agent said.
+    pub const fn person_answered(&mut self) {
+        self.spoke = 2;
     }
 
     pub(super) fn bits(self) -> u64 {
@@ -190,8 +191,6 @@ mod tests {
         assert_eq!(another_task.preset(), Preset::Coding, "it is told anew when a person has spoken");
         let mut answered = of(&[ORDER], 0);
         answered.person_answered();
-        assert_eq!(answered.preset(), Preset::Coding, "its own calls tell, as they do of one that is watched while it goes");
-        answered.called(ORDER.0, ORDER.1);
         assert_eq!(answered.preset(), Preset::Chatbot);
     }
 
