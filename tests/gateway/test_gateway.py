@@ -231,7 +231,8 @@ def test_an_answer_that_is_cut_costs_no_more_than_was_set_aside(gateway: Any, pr
         if tokens == 5000:
             assert len(pieces) < 1000
         if tokens == 5000 or not counts:
-            assert 0 < spent(server, run) <= 200 * 10e-6 + 60 * 2.5e-6
+            # The prompt at the most it can have: what a provider that is cut has read, nobody has counted.
+            assert 0 < spent(server, run) <= 200 * 10e-6 + 300 * 2.5e-6
 
 
 def test_a_cut_answer_pays_for_all_that_the_provider_may_have_read(gateway: Any, provider: Any) -> None:

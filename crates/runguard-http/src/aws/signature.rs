@@ -31,7 +31,16 @@ pub(super) fn sign(request: &ToSign<'_>, keys: &Keys<'_>, now: Timestamp) -> Res
         request.headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), single_spaced(value))).collect();
     headers.extend([("host".to_owned(), host.to_owned()), ("x-amz-date".to_owned(), time.clone())]);
     headers.extend(keys.session_token.map(|token| ("x-amz-security-token".to_owned(), single_spaced(token))));
-    headers.sort();
+    // What is sent twice is one line, its values in the order in which they go.
+    headers.sort_by(|(name, _), (other, _)| name.cmp(other));
+    headers.dedup_by(|(name, value), (before, values)| {
+        let is_same = name == before;
+        if is_same {
+            values.push(',');
+            values.push_str(value);
+        }
+        is_same
+    });
     let names = headers.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(";");
 
     let mut canonical = format!("POST\n{}\n{}\n", path(uri.path()), query(uri.query().unwrap_or_default()));
@@ -163,7 +172,12 @@ mod tests {
             "http://h:80/a/..",
             "https://h/~a-b_c.d/%20?b=2&a=1&a=%20&c&d=+x",
         ] {
-            let headers = [("content-type", "application/json"), ("X-Amzn-Bedrock-Trace", "  EN   ABLED ")];
+            let headers = [
+                ("content-type", "application/json"),
+                ("X-Amzn-Bedrock-Trace", "  EN   ABLED "),
+                ("x-amz-twice", "b"),
+                ("X-Amz-Twice", "a"),
+            ];
             let request = ToSign { region: "eu-central-1", url, headers: &headers, body: b"{}" };
             for keys in [&keys, &token] {
                 assert_eq!(ours(&request, keys, now), theirs(&request, keys, now), "{url}");

@@ -161,8 +161,8 @@ async fn bring_unknown(inner: &Inner, mut rows: Vec<Kept>, doubtful: bool) -> Re
             }
         };
         on_their_way.extend(batches.by_ref().take(swaps).map(|batch| bring_batch(inner, batch, erased.clone())));
-        // While some are on their way the next are made ready.
-        while on_their_way.len() > swaps
+        // While some are on their way the next are made ready. Those that were just added begin here, before it is read again what was erased.
+        while on_their_way.len() >= swaps
             && let Some(one) = on_their_way.next().await
         {
             brought = brought.and(one);

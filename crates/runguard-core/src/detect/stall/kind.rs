@@ -2,7 +2,8 @@
 //!
 //! What a run is called says nothing of it; its tools do. Who clicks and scrolls sits in front of a browser, who talks with a person and has
 //! neither shell nor files answers questions, and all others are taken for agents that work. It is told by the calls before a step, so
-//! that whoever watches a run while it goes and whoever reads of it later come to the same.
+//! that whoever watches a run while it goes and whoever reads of it later come to the same, but for a person who speaks in the middle: a
+//! record does not tell a new task from an answer.
 
 use super::effect::CallEffect;
 use super::fingerprints::words_of;
@@ -38,6 +39,12 @@ const WORK: [&str; 24] = [
     "patch",
     "git",
 ];
+
+/// Tools that look at files and say nothing else of it by their names.
+const FILE_TOOLS: [&str; 10] = ["read", "write", "view", "open", "cat", "ls", "list_dir", "listdir", "glob", "find"];
+
+/// How a tool begins that moves in a page, or in a file: who only scrolls may do either.
+const MOVES: [&str; 4] = ["scroll", "goto", "page", "go"];
 
 /// The kinds of calls that a run began with, or went on with after a person spoke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -76,9 +83,11 @@ impl Kinds {
         if self.calls == FIRST_CALLS {
             return;
         }
+        let words = words_of(tool);
         match effect {
             // One waits for everything.
             CallEffect::Waits => return,
+            CallEffect::Acts { .. } if words.first().is_some_and(|first| MOVES.contains(&&**first)) => return,
             CallEffect::Acts { .. } => self.web += 1,
             CallEffect::Runs
             | CallEffect::Changes
@@ -89,7 +98,8 @@ impl Kinds {
                 self.works = true;
             }
             CallEffect::Unknown | CallEffect::Looks | CallEffect::LooksUp => {
-                self.works = self.works || words_of(tool).iter().any(|word| WORK.contains(&&**word));
+                self.works =
+                    self.works || words.iter().any(|word| WORK.contains(&&**word)) || FILE_TOOLS.contains(&words.join("_").as_str());
             }
         }
         self.calls += 1;
@@ -142,6 +152,22 @@ mod tests {
         assert_eq!(of(&[SHELL, SHELL, CLICK], 0).preset(), Preset::Coding, "an agent that works looks at a page");
         assert_eq!(of(&[CLICK, ("wait", CallEffect::Waits), ("wait", CallEffect::Waits)], 0).preset(), Preset::Browser);
         assert_eq!(of(&[[CLICK; 8], [SHELL; 8]].concat(), 0).preset(), Preset::Browser, "it stays what it was");
+    }
+
+    #[test]
+    fn who_scrolls_through_a_file_sits_in_front_of_no_browser() {
+        let windowed = [("open", CallEffect::Looks), ("scroll_down", CallEffect::Acts { on: 1 }), ("goto", CallEffect::Acts { on: 2 })];
+        assert_eq!(of(&[&windowed[..], &[windowed[1]; 6]].concat(), 0).preset(), Preset::Coding);
+        assert_eq!(of(&[windowed[1], CLICK], 0).preset(), Preset::Browser);
+        assert_eq!(of(&[("browser_scroll", CallEffect::Acts { on: 1 })], 0).preset(), Preset::Browser);
+    }
+
+    #[test]
+    fn who_reads_files_is_no_chatbot() {
+        for tool in ["Read", "Glob", "LS", "view", "list_dir", "open"] {
+            assert_eq!(of(&[(tool, CallEffect::Looks)], 2).preset(), Preset::Coding, "{tool}");
+        }
+        assert_eq!(of(&[("view_order", CallEffect::LooksUp)], 2).preset(), Preset::Chatbot);
     }
 
     #[test]
