@@ -597,7 +597,7 @@ def figures_of_example(name, traces, arguments=()):
 def measure_detection(options):
     """How well stalled runs are told from good ones, on recorded runs, next to the rules of other agents."""
     figures = figures_of_example("detection", traces_of(options), ["--cross-validate"])
-    return {"bars": detection_bars(figures["groups"]), **figures}
+    return {"bars": detection_bars(figures["groups"], figures["cross_validation"]), **figures}
 
 
 def measure_replay(options):
@@ -641,50 +641,56 @@ def measure_reading(options):
     return {"bars": bars, "figures": figures}
 
 
-def detection_bars(groups):
-    """A group is judged when the traces have it. A rule competes for savings where it keeps the same price.
+def detection_bars(groups, validation):
+    """A group is judged when the traces have it: as it is by default, and with thresholds that were chosen without the tasks they are measured on.
 
-    The price, of ours and of all others alike, is good runs that are ended before their end: after its last step there is nothing to end."""
-    ours, calibrated = "RunGuard", "RunGuard, calibrated"
+    Two counts of good runs that are stopped: all of them, and those that are ended before their end. After its last step there is nothing to
+    end; some good runs stop there because the detector of their own agent ended them."""
+    ours, held_out, by_class = "RunGuard", validation["held_out"], validation["held_out_by_class"]
     bars = []
 
-    def rate(group, rule, figure):
-        return groups.get(group, {}).get(rule, {}).get(figure, {}).get("value")
-
-    def judge(group, figure, passes, text, rule=ours):
-        if (value := rate(group, rule, figure)) is not None:
+    def judge(figures, group, figure, passes, text):
+        if (value := figures.get(figure, {}).get("value")) is not None:
             bars.append(bar(passes(value), f"{group}: {text.format(100 * value)}"))
 
-    limit = 100 * MAX_FALSE_STOPS
-    for group in ("openhands, native tools", "frontier models", "native tools or frontier"):
-        judge(group, "costly_stops", lambda value: value <= MAX_FALSE_STOPS, f"{{:.2f}} % of the good runs stopped before their end (≤ {limit:g} %)")
-    limit, least = 100 * MAX_FRONTIER_FALSE_STOPS, 100 * MIN_FRONTIER_TOKENS_SAVED
-    few = f"{{:.2f}} % of the good runs stopped before their end, calibrated (≤ {limit:g} %)"
-    judge("frontier models", "costly_stops", lambda value: value <= MAX_FRONTIER_FALSE_STOPS, few, calibrated)
-    much = f"{{:.2f}} % of the tokens of failed runs saved, calibrated (≥ {least:g} %)"
-    judge("frontier models", "failed_tokens_saved", lambda value: value >= MIN_FRONTIER_TOKENS_SAVED, much, calibrated)
-    least = 100 * MIN_STUCK_RECALL
-    judge("all", "recall", lambda value: value >= MIN_STUCK_RECALL, f"{{:.1f}} % of the stuck runs found (≥ {least:g} %)")
-    for group in ("all", "openhands, native tools", "frontier models", "native tools or frontier", "intercode"):
-        if rate(group, ours, "failed_steps_saved") is None:
-            continue
-        price = max(MAX_FALSE_STOPS, rate(group, ours, "costly_stops") or 0)
-        # Told how long runs of a kind are it competes as well, where it keeps the price.
-        mine = [rule for rule in (ours, calibrated) if (rate(group, rule, "costly_stops") or 0) <= price]
-        saved, name = max((rate(group, rule, "failed_steps_saved") or 0, rule) for rule in mine)
-        others = [
-            (rate(group, rule, "failed_steps_saved") or 0, rule)
-            for rule in groups[group]
-            if rule not in (ours, calibrated) and (rate(group, rule, "costly_stops") or 0) <= price
-        ]
-        best, rule = max(others, default=(0, "nobody"))
-        text = f"{group}: {100 * saved:.2f} % of failed steps saved by {name}, at this price next {rule} {100 * best:.2f} %"
-        bars.append(bar(saved > best, text))
-    least, limit = 100 * MIN_INTERCODE_SAVED, 100 * MAX_INTERCODE_FALSE_STOPS
-    saved_enough = f"{{:.1f}} % of failed steps saved (≥ {least:g} %)"
-    judge("intercode", "failed_steps_saved", lambda value: value >= MIN_INTERCODE_SAVED, saved_enough)
-    stopped_few = f"{{:.2f}} % of the good runs stopped before their end (≤ {limit:g} %)"
-    judge("intercode", "costly_stops", lambda value: value <= MAX_INTERCODE_FALSE_STOPS, stopped_few)
+    def most(limit):
+        return lambda value: value <= limit
+
+    def least(limit):
+        return lambda value: value >= limit
+
+    prices = {
+        "openhands, native tools": MAX_FALSE_STOPS,
+        "frontier models": MAX_FRONTIER_FALSE_STOPS,
+        "native tools or frontier": MAX_FALSE_STOPS,
+        "intercode": MAX_INTERCODE_FALSE_STOPS,
+    }
+    ways = {
+        "by default": lambda group: groups.get(group, {}).get(ours, {}),
+        "told what is long": lambda group: groups.get(group, {}).get("RunGuard, calibrated", {}),
+        "held out": lambda group: held_out.get(group, {}),
+        "held out, chosen for its class": lambda group: by_class.get(group, {}),
+    }
+    for how, figures_of in ways.items():
+        for group, limit in prices.items():
+            for figure, words in (("false_stops", "stopped"), ("costly_stops", "stopped before their end")):
+                judge(figures_of(group), group, figure, most(limit), f"{{:.2f}} % of the good runs {words}, {how} (≤ {100 * limit:g} %)")
+        much = f"{{:.2f}} % of the tokens of failed runs saved, {how} (≥ {100 * MIN_FRONTIER_TOKENS_SAVED:g} %)"
+        judge(figures_of("frontier models"), "frontier models", "failed_tokens_saved", least(MIN_FRONTIER_TOKENS_SAVED), much)
+        found = f"{{:.1f}} % of the stuck runs found, {how} (≥ {100 * MIN_STUCK_RECALL:g} %)"
+        judge(figures_of("all"), "all", "recall", least(MIN_STUCK_RECALL), found)
+        saved = f"{{:.1f}} % of failed steps saved, {how} (≥ {100 * MIN_INTERCODE_SAVED:g} %)"
+        judge(figures_of("intercode"), "intercode", "failed_steps_saved", least(MIN_INTERCODE_SAVED), saved)
+    classes = {}
+    for rival in validation["rivals"]:
+        classes.setdefault((rival["group"], rival["what"]), []).append(rival)
+    for (group, what), rivals in classes.items():
+        # A rule that saves nothing is beaten by one that does not either.
+        ahead = [rival for rival in rivals if rival["saved"] > 0 and rival["ours"] <= rival["saved"]]
+        names = ", ".join(f"{rival['rule']} {100 * rival['saved']:.2f} % against {100 * rival['ours']:.2f} %" for rival in ahead)
+        count = sum(rival["saved"] > 0 for rival in rivals)
+        text = f"{group}: more failed {what} saved, held out and chosen for its price, than by each of the {count} rules that save any"
+        bars.append(bar(not ahead, text + (f"; not than by {names}" if ahead else "")))
     return bars
 
 

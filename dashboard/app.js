@@ -288,6 +288,7 @@ const CLUSTER = {
   state_away: 'The shared state is away: this node decides alone, and its answers are marked.',
   log_away: 'The log takes no rows: what is shown may be old.',
   state_evicts: 'Redis is set up to throw states away when memory is short: caps may be passed. Set maxmemory-policy to noeviction.',
+  state_without_aof: 'Redis keeps no append-only file: started again, it has old states or none, until they are built from the log. Set appendonly to yes.',
   settings_differ: 'Nodes of this cluster have different settings.',
   keys_differ: 'Nodes of this cluster have different keys: a caller may be filed under another tenant.',
   rows_not_kept: 'Rows that the log is not known to have were let go of.',

@@ -208,7 +208,7 @@ export function overview(frame, main) {
 
   async function control(circuit, verb) {
     const words = {
-      open: ['Force open', 'Every call to it is refused, in every session, until someone closes or resets it.'],
+      open: ['Force open', 'Every call to it is blocked, in every session, until someone closes or resets it.'],
       close: ['Force closed', 'Every call to it passes, whatever fails, until someone opens or resets it.'],
       reset: ['Reset', 'Failures are forgotten and it decides for itself again.'],
     }[verb];

@@ -3,22 +3,24 @@
 import { get, post } from './api.js';
 import { badge, bar, copyable, el, foreign, panel, replace, table } from './dom.js';
 import { sessionOf } from './view-decisions.js';
-import { GUARDS, count, duration, fieldName, guardName, isSpan, outcomeName, reasonName, span, times, whenIn } from './words.js';
+import { GUARDS, count, duration, fieldName, guardName, outcomeName, reasonName, span, times, whenIn, zone } from './words.js';
 
 const isLeaf = (node) => Object.hasOwn(node, 'value') && Object.hasOwn(node, 'source');
 
 /// Every value with its path and where it came from.
 function flatten(node, path = []) {
   if (node === null || typeof node !== 'object') return [];
-  if (isLeaf(node)) return [{ path: path.join('.'), value: node.value, origin: String(node.source), isDefault: node.default ?? node.source === 'default', later: node.after_restart }];
+  if (isLeaf(node)) return [{ path: path.join('.'), value: node.value, origin: String(node.source), isDefault: node.default ?? node.source === 'default', later: node.after_restart, unit: node.unit }];
   return Object.entries(node).flatMap(([name, inner]) => flatten(inner, [...path, name]));
 }
 
+/// Whether it is a length of time, which the service says.
+const isSpan = (one) => one.unit === 'seconds';
 const written = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
 /// As people read it: a length of time in its units.
-const shown = (one) => (isSpan(one.path, one.value) ? duration(one.value) : written(one.value));
+const shown = (one) => (isSpan(one) ? duration(one.value) : written(one.value));
 /// As the form has it, and as it stands in a file.
-const typed = (one) => (isSpan(one.path, one.value) ? span(one.value) : String(one.value));
+const typed = (one) => (isSpan(one) ? span(one.value) : String(one.value));
 const toml = (value) => (typeof value === 'string' ? JSON.stringify(value) : String(value));
 /// What a shell takes as one word.
 const word = (text) => (/^[\w./:=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
@@ -50,7 +52,7 @@ export function settings(frame, main) {
       const id = `try-${path}`;
       const control = typeof one.value === 'boolean' || path.endsWith('mode')
         ? el('select', { id, name: path }, (path.endsWith('mode') ? ['enforce', 'observe', 'off'] : ['true', 'false']).map((choice) => el('option', { value: choice, selected: choice === String(one.value) }, choice)))
-        : el('input', { id, name: path, type: typeof one.value === 'number' && !isSpan(one.path, one.value) ? 'number' : 'text', step: 'any', min: typeof one.value === 'number' ? 0 : null, value: typed(one), autocomplete: 'off' });
+        : el('input', { id, name: path, type: typeof one.value === 'number' && !isSpan(one) ? 'number' : 'text', step: 'any', min: typeof one.value === 'number' ? 0 : null, value: typed(one), autocomplete: 'off' });
       return el('div', { class: `field ${wanted && wanted[2] === path ? 'wanted' : ''}` }, el('label', { for: id }, fieldName(path.replaceAll('.', ' · '))), control, el('span', { class: 'hint' }, `in force: ${shown(one)}`));
     });
     const choose = el('select', { id: 'try-guard', on: { change: (event) => {
@@ -114,7 +116,7 @@ export function settings(frame, main) {
       table('Outcomes before and after', [{ label: 'Outcome' }, { label: 'As it was', class: 'n' }, { label: 'With the change', class: 'n' }, { label: 'Difference', class: 'n' }, { label: '', unseen: 'Share', class: 'wide-only' }],
         ['allowed', 'would_block', 'blocked'].map((name) => [badge(name, outcomeName(name)), count(answer.before[name]), count(answer.after[name]), signed(difference(name)),
           el('span', { class: 'pair' }, bar((answer.before[name] ?? 0) / most, 'faint'), bar((answer.after[name] ?? 0) / most, name === 'blocked' ? 'blocked' : name === 'would_block' ? 'would' : 'accent'))])),
-      ...(answer.changed.length ? [el('h3', null, 'Decisions that change'), table('Decisions that would have been another', [{ label: 'Session' }, { label: 'Subject' }, { label: 'Was' }, { label: 'Would be' }, { label: 'Reason' }, { label: 'Time', class: 'wide-only' }],
+      ...(answer.changed.length ? [el('h3', null, 'Decisions that change'), table('Decisions that would have been another', [{ label: 'Session' }, { label: 'Subject' }, { label: 'Was' }, { label: 'Would be' }, { label: 'Reason' }, { label: `Time, ${zone()}`, class: 'wide-only' }],
         answer.changed.slice(0, 50).map((row) => [el('a', { to: sessionOf(frame, { tenant: 'default', ...row }) }, foreign(row.session_id, 32)), foreign(row.subject, 40), badge(row.before, outcomeName(row.before)), badge(row.after, outcomeName(row.after)), row.reason ? reasonName(row.reason) : '–', row.time ? at(Date.parse(row.time)) : '–']))] : []),
       ...takeOver(),
       ...((answer.inexact ?? []).length ? [el('p', { class: 'hint' }, 'Not exact: ', answer.inexact.map((note, at) => [at > 0 ? '; ' : null, foreign(note, 300)].filter(Boolean)).flat())] : []),
@@ -134,7 +136,7 @@ export function settings(frame, main) {
       return el('details', { class: 'group', 'data-key': name, open: own > 0 || name === `guards.${frame.where.guard}` || name === `guards.${wanted?.[1]}` },
         el('summary', null, el('code', null, `[${name}]`), el('span', { class: 'hint' }, ` ${times(list.length, 'value')}${own ? `, ${count(own)} set` : ''}`)),
         table(`Values of ${name}`, [{ label: 'Key' }, { label: 'Value' }, { label: 'From' }], list.slice(0, 200).map((one) => [
-          el('code', null, foreign(one.path.slice(name.length + 1) || one.path, 120)), [el('code', null, foreign(written(one.value), 160)), isSpan(one.path, one.value) && one.value >= 60 ? el('span', { class: 'hint' }, ` ${duration(one.value)}`) : null, one.later === undefined ? null : el('span', { class: 'hint' }, ' after a restart ', el('code', null, foreign(written(one.later), 160)))], isDefault(one) ? el('span', { class: 'hint' }, 'default') : badge('set', foreign(one.origin, 80))])));
+          el('code', null, foreign(one.path.slice(name.length + 1) || one.path, 120)), [el('code', null, foreign(written(one.value), 160)), isSpan(one) && one.value >= 60 ? el('span', { class: 'hint' }, ` ${duration(one.value)}`) : null, one.later === undefined ? null : el('span', { class: 'hint' }, ' after a restart ', el('code', null, foreign(written(one.later), 160)))], isDefault(one) ? el('span', { class: 'hint' }, 'default') : badge('set', foreign(one.origin, 80))])));
     });
   }
 

@@ -77,7 +77,7 @@ export function spend(frame, main) {
   }));
 
   async function control(run, verb) {
-    const [title, text] = verb === 'stop' ? ['Stop', 'Every further model call of this run is refused, until somebody resumes it.'] : ['Resume', 'The run may go on, whatever it was stopped for; what it did before does not count against it.'];
+    const [title, text] = verb === 'stop' ? ['Stop', 'Every further model call of this run is blocked, until somebody resumes it.'] : ['Resume', 'The run may go on, whatever it was stopped for; what it did before does not count against it.'];
     if (!(await frame.confirm(`${title} ${run.run.slice(0, 80)}?`, text, title))) return;
     try {
       await post(`v1/runs/${encodeURIComponent(run.run)}/${verb}`, { tenant: run.tenant }, verb === 'stop' ? { note: 'Stopped from the dashboard' } : undefined);

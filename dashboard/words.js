@@ -89,8 +89,6 @@ export function zone(at = Date.now()) {
 export const zoneName = () => Intl.DateTimeFormat().resolvedOptions().timeZone ?? zone();
 
 const UNITS = [['d', 86_400], ['h', 3600], ['m', 60], ['s', 1]];
-/// Settings that are lengths of time; the service writes them as seconds.
-export const isSpan = (path, value) => typeof value === 'number' && /(^|[._])(window|rest|reservation|cooldown|backoff|recovery|wait|timeout)(_seconds)?$/.test(path);
 /// As the settings file takes it: 1800 is 30m, 5400 is 90m.
 export function span(seconds) {
   const [unit, length] = UNITS.find(([, length]) => seconds >= length && seconds % length === 0) ?? ['s', 1];

@@ -28,7 +28,7 @@ try {
     {
       headers: env.RUNGUARD_KEY ? { authorization: `Bearer ${env.RUNGUARD_KEY}` } : {},
       timeout: 2000,
-      // A refusal is HTTP 429: axios would throw, and the bot would leave by its Error flow.
+      // A block is HTTP 429: axios would throw, and the bot would leave by its Error flow.
       validateStatus: () => true,
     }
   )

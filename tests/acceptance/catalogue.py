@@ -189,7 +189,7 @@ def _run(number: int) -> dict[str, Any]:
 def _check(n):
     if n % 2 == 0:
         return {"session_id": "s", "tool": "write_file", "args": {"path": "fix.py", "content": f"try {n}"}, "result": "ok"}
-    return {"session_id": "s", "tool": "run_tests", "args": {}, "error": f"1 failed: {n}"}
+    return {"session_id": "s", "tool": "run_tests", "args": {}, "error": "1 failed: the total is wrong"}
 
 
 def _edit(n):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import random
 import signal
 import socket
 import subprocess
+import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from runguard_http import Client
@@ -50,23 +51,21 @@ def run_cli(*arguments: str | Path, cwd: Path | None = None, env: dict[str, str]
     )
 
 
-def _ports() -> Iterator[int]:
-    """Below those that the system gives to clients, and another part for each process of the suite: nobody takes one before the
-    service that is to have it."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    first = 10_000 + worker % 8 * 2500
-    start = random.Random(os.getpid()).randrange(2500)
-    return itertools.cycle(first + (start + number) % 2500 for number in range(2500))
-
-
-PORTS = _ports()
+# Below those that the system gives to clients.
+PORTS = range(10_000, 30_000)
+NEXT_PORT = itertools.count(random.randrange(len(PORTS)))
+# A byte for each port. Whoever is given one has its byte locked until the process ends: other suites run at the same time, and a service
+# that is started, or started again, listens only a moment later.
+TAKEN = os.open(Path(tempfile.gettempdir()) / f"runguard-test-ports-{os.getuid()}", os.O_RDWR | os.O_CREAT, 0o600)
 
 
 def free_port() -> int:
-    for port in PORTS:
+    for number in itertools.islice(NEXT_PORT, len(PORTS)):
+        port = PORTS[number % len(PORTS)]
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
+                fcntl.lockf(TAKEN, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
                 probe.bind(("127.0.0.1", port))
                 return port
             except OSError:

@@ -74,3 +74,18 @@ def test_mistakes_are_named(serve):
     for scopes in ("team", [{"per": "team"}], [{"per": "team", "name": "a", "period": "hour"}], [{"per": "a b", "name": "x"}]):
         response = flow.post(BUDGET_CHECK, {"session_id": "a", "scopes": scopes})
         assert response.status in (400, 422) and "scopes" in response.text, response
+
+
+def test_a_limit_that_is_given_with_a_check_stays_until_another_is(serve):
+    flow = serve(config="[guards.budget]\nmax_usd = 10\n").client()
+    asked = flow.allowed(BUDGET_CHECK, session_id="s", usd=0.5, max_usd=1)
+    assert (asked["limit_usd"], asked["spent_usd"], asked["remaining_usd"]) == (1, 0, 1), "nothing is counted"
+    assert blocked(flow, BUDGET_CHECK, session_id="s", usd=1.5)["limit_usd"] == 1
+    blocked(flow, BUDGET_RESERVE, session_id="s", usd=1.5)
+    assert flow.allowed(BUDGET_CHECK, session_id="s", usd=1.5, max_usd=2)["limit_usd"] == 2
+    flow.allowed(BUDGET_RECORD, session_id="s", usd=1.5)
+    assert blocked(flow, BUDGET_CHECK, session_id="s", usd=0.25, max_usd=1)["limit_usd"] == 1
+    assert flow.allowed(BUDGET_CHECK, session_id="s", usd=0.25)["limit_usd"] == 2, "a refusal changes nothing"
+    # Not above that of the settings.
+    assert flow.allowed(BUDGET_CHECK, session_id="s", usd=8, max_usd=50)["limit_usd"] == 10
+    assert blocked(flow, BUDGET_CHECK, session_id="s", usd=9)["limit_usd"] == 10

@@ -322,7 +322,7 @@ def test_insights_in_the_terminal(told):
     assert shown.returncode == 0, shown
     assert "extract_order_number" in shown.stdout and "Ask for the value before this step" in shown.stdout
     assert "guards.ai_task_retry.patterns.extract_order_number" in shown.stdout
-    assert "refused 12" in shown.stdout and "\u202e" not in shown.stdout
+    assert "blocked 12" in shown.stdout and "\u202e" not in shown.stdout
     as_json = run_cli("insights", "--url", told.url, "--since", "1h", "--json")
     assert {insight["id"] for insight in json.loads(as_json.stdout)["insights"]} >= {"missing_signal", "handoff_gap"}
 

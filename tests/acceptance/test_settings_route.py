@@ -1,5 +1,6 @@
 """`GET /v1/settings`: what is in force, where it came from, and who may see how much of it."""
 
+import functools
 import time
 
 from test_keys import create_key
@@ -71,6 +72,15 @@ def test_a_changed_file_shows_and_what_waits_for_a_restart_says_so(serve):
     assert tree["guards"]["handoff"]["max_handoffs"]["value"] == 5
     retention = tree["log"]["retention_days"]
     assert (retention["value"], retention["after_restart"]) == (30, 7)
+
+
+def test_a_length_of_time_says_so_and_a_count_does_not(serve):
+    server = serve("[guards.handoff]\nwindow = 120\n[tenants.acme.guards.handoff]\nwindow = \"5m\"\n")
+    tree = settings(server.client())["settings"]
+    unit = lambda *path: functools.reduce(lambda inner, part: inner[part], path, tree).get("unit")
+    assert unit("guards", "handoff", "window") == unit("server", "grace") == unit("gateway", "patience") == "seconds"
+    assert unit("guards", "stall", "novelty_window") is None and unit("log", "retention_days") is None
+    assert unit("tenants", "acme", "guards", "handoff", "window") is None, "it says its unit itself"
 
 
 def test_a_wrong_parameter_is_named(flow):

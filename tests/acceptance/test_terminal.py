@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from runguard_http import Client
 from runguard_process import binary, clean_environment, free_port, run_cli
 from terminal import COLOUR, Terminal, shown
 
+RECORDED = Path(__file__).parents[2] / "crates/runguard-replay/tests/formats/claude-code.jsonl"
 LONG = "conversation-of-a-customer-with-a-very-long-name-that-fits-nowhere"
 
 
@@ -44,6 +46,59 @@ def test_a_table_has_one_line_a_row_and_fits(busy, command, columns):
         assert len(seen.text.strip().splitlines()) == 1 + 5, seen.text
         assert "…" in seen.text and "agent_action" in seen.text and "blocked" in seen.text
         assert ("message" in seen.text.splitlines()[0]) == (columns >= 120), "words come where there is room"
+
+
+LISTS = [["sessions"], ["spend"], ["spend", "--by", "model"], ["runs"], ["alerts"], ["insights"], ["key", "list"], ["replay"]]
+
+
+@pytest.mark.parametrize("command", LISTS, ids=" ".join)
+def test_every_other_list_fits_too(serve, tmp_path, command, columns=80):
+    server = serve(virtual_clock=False)
+    flow = server.client()
+    for number in range(4):
+        flow.post(AGENT_ACTION, {"session_id": f"{LONG}-{number}", "action_name": "get_the_profile_of_the_customer"})
+        spent = {"max_usd": 20, "usd": 12.345678, "tokens": 123_456_789, "scopes": [{"per": "team", "name": "the-whole-department-of-search", "period": "day", "max_usd": 60}]}
+        flow.post("/guard/budget/record", {"session_id": f"{LONG}-{number}", "budget": "of-the-whole-department", **spent})
+    if command[0] == "key":
+        run_cli("key", "create", "--data", tmp_path, "--name", "the-key-of-the-customers-own-department", "--tenant", "a-tenant-with-a-long-name", "--role", "guard,read,admin")
+        where = ["--data", tmp_path]
+    elif command[0] == "replay":
+        shutil.copy(RECORDED, tmp_path / "a-recorded-run-with-a-very-long-name-that-fits-nowhere-at-all.jsonl")
+        where = [tmp_path]
+    else:
+        where = ["--url", server.url]
+    seen = shown(*command, *where, columns=columns)
+    assert seen.code == 0 and seen.text.strip(), seen.text
+    # A word longer than a line stays whole, so that it can be copied.
+    assert [line for line in seen.text.splitlines() if len(line) > columns and len(line.split()) > 1] == [], seen.text
+
+
+@pytest.mark.parametrize("columns", [80, 60, 160])
+def test_a_followed_decision_is_one_line(busy, columns):
+    with Terminal("decisions", "--follow", "--url", busy.url, columns=columns) as terminal:
+        terminal.until("blocked")
+        terminal.until("billing")
+        lines = [line for line in terminal.text.splitlines() if "agent_acti" in line]
+    assert len(lines) == 4 and all(len(line) <= columns for line in lines), terminal.text
+    assert "consecu" in lines[-1], "why stays readable"
+
+
+def test_a_followed_decision_says_would_block_in_words(serve):
+    server = serve(config="[guards.agent_action]\nmode = \"observe\"\n", virtual_clock=False)
+    for _ in range(4):
+        server.client().post(AGENT_ACTION, {"session_id": "s", "action_name": "look"})
+    with Terminal("decisions", "--follow", "--url", server.url) as terminal:
+        terminal.until("would block")
+    assert "would_block" not in terminal.text
+
+
+def test_a_shell_and_the_help_know_the_values(tmp_path):
+    script = run_cli("completions", "bash").stdout
+    for words in ("allowed would_block blocked recorded", "guard read admin metrics", "error warn info debug", "check record admin all", "stall loop tool_call"):
+        assert f'"{words}"' in script, words
+    assert "cycle_detected" in script and "claude-code" in script
+    helped = run_cli("decisions", "--help").stdout
+    assert "would_block" in helped and "cycle_detected" in helped and "attempt_ceiling_reached" not in helped
 
 
 def test_times_are_short_and_local(busy):

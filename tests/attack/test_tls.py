@@ -16,12 +16,12 @@ from raw import ask, head, status_of, wait_until
 from runguard_process import ServerDidNotStart, free_port, run_cli
 
 
-def certificate(folder: Path, name: str) -> tuple[Path, Path]:
+def certificate(folder: Path, name: str, *options: str) -> tuple[Path, Path]:
     folder.mkdir(exist_ok=True)
     cert, key = folder / f"{name}.pem", folder / f"{name}.key"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", f"/CN={name}",
-         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", key, "-out", cert], check=True, capture_output=True)
+         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", *options, "-keyout", key, "-out", cert], check=True, capture_output=True)
     return cert, key
 
 

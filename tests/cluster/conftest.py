@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from load import Load
+from load import Copy, Load
 from runguard_process import Server
 from servers import Database, Postgres, Proxy, Redis
 
@@ -42,7 +42,7 @@ class Cluster:
         return self.keep(Proxy(target))
 
     def node(self, *, state: str | None = None, log: str | None = "shared", config: str | None = None, start: bool = True,
-             environment: dict[str, str] | None = None, arguments: tuple[str, ...] = ()) -> Server:
+             environment: dict[str, str] | None = None, arguments: tuple[str, ...] = (), data: Path | None = None) -> Server:
         if state is None:
             state = (self.redis or self.start_redis()).url
         if log == "shared":
@@ -51,13 +51,18 @@ class Cluster:
         folder = self.folder / f"node-{len(self.nodes)}"
         folder.mkdir()
         databases = ("--state", state) if log is None else ("--state", state, "--log", log)
-        node = Server(folder, config=config, virtual_clock=False, environment=environment, arguments=(*databases, *arguments))
+        node = Server(folder, config=config, virtual_clock=False, environment=environment, data=data, arguments=(*databases, *arguments))
         self.nodes.append(node)
         return node.start() if start else node
 
     def start(self, count: int, **options) -> list[Server]:
         """So many nodes, all ready."""
         return [self.node(**options) for _ in range(count)]
+
+    @property
+    def logs(self) -> list[Database | Copy]:
+        """The one in Postgres, or every node's own."""
+        return [self.database] if self.database else [Copy(node) for node in self.nodes]
 
     def load(self, **options) -> Load:
         return Load(self.nodes, **options)

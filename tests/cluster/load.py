@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from catalogue import AI_TASK_RETRY, BUDGET_RESERVE, HANDOFF
+from runguard_http import Client
 from runguard_process import Server
 from servers import Database, until
 
@@ -74,6 +75,27 @@ def ask_many(node: Server, path: str, bodies: list[dict], at_once: int = 500) ->
                     length = int(line.partition(b":")[2]) if line.startswith(b"content-length:") else length
                 answers.append(json.loads(replies.read(length)))
     return answers
+
+
+def all_decisions(client: Client, query: str = "") -> list[dict]:
+    found, cursor = [], ""
+    while True:
+        page = client.get(f"/v1/decisions?limit=1000{query}{cursor}")
+        assert page.status == 200, page
+        found += page.json["decisions"]
+        if not page.json["next_cursor"]:
+            return found
+        cursor = f"&cursor={page.json['next_cursor']}"
+
+
+class Copy:
+    """A node's own log, where there is no shared one."""
+
+    def __init__(self, node: Server):
+        self.node = node
+
+    def ids(self) -> list[str]:
+        return [row["decision_id"] for row in reversed(all_decisions(self.node.client()))]
 
 
 class Load:
@@ -177,7 +199,7 @@ class Load:
         over = {key: count for key, count in passed.items() if count > CAPS[key[0]]}
         assert not over, f"caps passed by answers that are not degraded: {over}"
 
-    def check_log(self, database: Database, seconds: float = 30) -> None:
+    def check_log(self, database: Database | Copy, seconds: float = 30) -> None:
         answered = [answer.id for answer in self.answers]
         assert len(set(answered)) == len(answered), "two answers with one decision id"
         logged: list[str] = []

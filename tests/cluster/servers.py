@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import random
@@ -11,7 +12,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from runguard_process import free_port
@@ -106,7 +107,7 @@ def wrong_clock(offset: str) -> dict[str, str]:
 class RedisCluster:
     """Three primaries."""
 
-    def __init__(self, folder: Path, tls: Certificates | None = None):
+    def __init__(self, folder: Path, tls: Certificates | None = None, **more):
         self.servers = []
         self.tls = tls
         for number in range(3):
@@ -115,7 +116,7 @@ class RedisCluster:
             if tls:
                 # Servers name each other by what their certificate is for.
                 options += ("--tls-cluster", "yes", "--cluster-announce-hostname", "localhost", "--cluster-preferred-endpoint-type", "hostname")
-            self.servers.append(Redis(folder / f"redis-{number}", *options, tls=tls).start())
+            self.servers.append(Redis(folder / f"redis-{number}", *options, tls=tls, **more).start())
         places = [f"127.0.0.1:{server.port}" for server in self.servers]
         trusted = ["--tls", "--cacert", str(tls.authority), "--sni", "localhost"] if tls else []
         made = subprocess.run(["redis-cli", *trusted, "--cluster", "create", *places, "--cluster-yes"],
@@ -269,6 +270,8 @@ class Proxy:
         self._flows = threading.Event()
         self._flows.set()
         self._cut_answers = 0
+        # Pieces that were taken and are not handed on yet.
+        self.on_their_way = 0
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -298,12 +301,13 @@ class Proxy:
     def _pump(self, source: socket.socket, sink: socket.socket, is_answer: bool) -> None:
         try:
             while piece := source.recv(65536):
-                self._flows.wait()
-                if is_answer and self._take_a_cut():
-                    break
-                if self.delay and is_answer:
-                    time.sleep(random.uniform(*self.delay))
-                sink.sendall(piece)
+                with self._on_its_way():
+                    self._flows.wait()
+                    if is_answer and self._take_a_cut():
+                        break
+                    if self.delay and is_answer:
+                        time.sleep(random.uniform(*self.delay))
+                    sink.sendall(piece)
         except OSError:
             pass
         for one in (source, sink):
@@ -313,6 +317,16 @@ class Proxy:
                 pass
         with self._lock:
             self._open -= {source, sink}
+
+    @contextlib.contextmanager
+    def _on_its_way(self) -> Iterator[None]:
+        with self._lock:
+            self.on_their_way += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.on_their_way -= 1
 
     def _take_a_cut(self) -> bool:
         with self._lock:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
+
+import runguard_process
 
 
 def test_nodes_that_share_nothing_pass_the_caps(cluster):
@@ -28,3 +33,13 @@ def test_a_row_too_few_or_too_many_is_found(cluster):
     cluster.database.sql(f"DELETE FROM runguard_log WHERE id = '{id}'")
     with pytest.raises(AssertionError, match="1 of .* are not in the log"):
         load.check_log(cluster.database, seconds=1)
+
+
+def test_a_port_is_given_to_one_suite_only():
+    """Suites run beside each other, and whoever is given a port listens on it only a moment later."""
+    port = runguard_process.free_port()
+    other = ("import itertools, runguard_process as other\n"
+             f"other.NEXT_PORT = itertools.count({port - runguard_process.PORTS[0]})\n"
+             "print(other.free_port())")
+    done = subprocess.run([sys.executable, "-c", other], cwd=runguard_process.REPOSITORY / "tests/acceptance", capture_output=True, text=True)
+    assert done.returncode == 0 and int(done.stdout) > port, done

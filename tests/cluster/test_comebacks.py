@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import statistics
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from catalogue import AI_TASK_RETRY, BUDGET_CHECK, BUDGET_RECORD, BUDGET_RESERVE
+from catalogue import AI_TASK_RETRY, BUDGET_CHECK, BUDGET_RECORD, BUDGET_RESERVE, HANDOFF
 from load import measured
 from runguard_process import run_cli
-from servers import until
+from servers import RedisCluster, until
 
 SESSIONS = 200
 CAP = 2
@@ -48,14 +51,15 @@ def wait_until_sound(cluster, seconds: float = 20) -> None:
 
 def logged(cluster, answers: list[dict]) -> None:
     ids = {answer["decision_id"] for answer in answers}
-    until(lambda: ids <= set(cluster.database.ids()), "all answers in the log", 30)
+    until(lambda: all(ids <= set(log.ids()) for log in cluster.logs), "all answers in the log", 30)
 
 
+@pytest.mark.parametrize("log", ["shared", None], ids=["one log", "a log each"])
 @pytest.mark.parametrize("nodes_too", [False, True], ids=["nodes stay up", "nodes restart as well"])
-def test_redis_comes_back_with_what_it_had_a_while_ago(cluster, nodes_too):
+def test_redis_comes_back_with_what_it_had_a_while_ago(cluster, nodes_too, log):
     """Debian's default: a snapshot now and then, and no append-only file."""
     redis = cluster.start_redis()
-    cluster.start(3)
+    cluster.start(3, log=log)
     names = [f"s{number}" for number in range(SESSIONS)]
     answers = use_up(cluster, names[: SESSIONS // 2])
     assert redis.cli("SAVE") == "OK"
@@ -119,12 +123,13 @@ def test_what_was_decided_alone_counts_before_an_answer_is_sound(cluster):
     logged(cluster, answers)
 
 
-def test_a_broken_connection_is_waited_for(cluster):
+@pytest.mark.parametrize("log", ["shared", None], ids=["one log", "a log each"])
+def test_a_broken_connection_is_waited_for(cluster, log):
     """A moment without Redis is a moment's wait, and nothing else."""
     redis = cluster.start_redis()
     proxy = cluster.proxy(redis.port)
     patience, times = 2, 20
-    node = cluster.node(state=proxy.url, config=f"[store]\npatience_ms = {patience * 1000}\n")
+    node = cluster.node(state=proxy.url, log=log, config=f"[store]\npatience_ms = {patience * 1000}\n")
     client = node.client(keep_alive=True)
     use_up(cluster, ["s"])
     slowest, passed = 0.0, []
@@ -139,29 +144,45 @@ def test_a_broken_connection_is_waited_for(cluster):
     assert slowest < patience, f"an answer took {slowest:.2f} s"
 
 
-def test_patience_is_what_everybody_waits(cluster):
+@pytest.fixture
+def in_memory():
+    """A folder that no disk is waited for."""
+    shared_memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=shared_memory if shared_memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+def test_patience_is_what_everybody_waits(cluster, in_memory):
     redis = cluster.start_redis()
-    node = cluster.node(config="[store]\npatience_ms = 600\n")
-    wait_until_sound(cluster)
+    patience, callers = 0.6, 16
+    # Whoever goes on alone opens the files it writes to: how long that takes is the disk's.
+    node = cluster.node(config=f"[store]\npatience_ms = {patience * 1000:.0f}\n", data=in_memory / "data")
 
-    def ask(number: int) -> tuple[float, float, dict]:
-        asked = time.monotonic()
+    def answered(number: int) -> float:
         answer = retry(node.client(), f"s{number}")
-        return asked, time.monotonic(), answer
-
-    redis.pause()
-    began = time.monotonic()
-    with ThreadPoolExecutor(16) as pool:
-        waited = list(pool.map(ask, range(16)))
-    redis_away_for = 0.6
-    for asked, answered, answer in waited:
         assert answer["degraded"], answer
-        assert answered - began > redis_away_for - 0.05, "it did not wait"
-        # The first to go on alone opens the files it writes to.
-        assert answered - asked < redis_away_for + 1, f"it waited for {answered - asked:.2f} s"
-    asked, answered, answer = ask(99)
-    assert answer["degraded"] and answered - asked < 0.2, "nobody waits for what is known to be away"
-    redis.go_on()
+        return time.monotonic()
+
+    def waits() -> list[float]:
+        """Of many callers, from now on; the shortest first."""
+        began = time.monotonic()
+        with ThreadPoolExecutor(callers) as pool:
+            return sorted(at - began for at in pool.map(answered, range(callers)))
+
+    longer = []
+    for _ in range(5):
+        wait_until_sound(cluster)
+        redis.pause()
+        waited = waits()
+        # The same questions at the same time, when nobody has to wait any more: what the machine takes for them.
+        known = waits()
+        redis.go_on()
+        assert waited[0] > patience - 0.05, f"it did not wait: {waited}"
+        assert statistics.median(known) < patience / 2, f"nobody waits for what is known to be away: {known}"
+        longer.append(statistics.median(waited) - patience - statistics.median(known))
+    assert max(longer) < patience / 2, f"they waited twice: longer than the patience by {longer}"
+    # Whatever else goes on here may hold them up now and then.
+    assert statistics.median(longer) < 0.1, f"longer than the patience by {longer}"
     wait_until_sound(cluster)
 
 
@@ -212,6 +233,42 @@ def test_an_erasure_is_not_undone_by_an_old_snapshot(cluster):
     wait_until_sound(cluster)
     assert retry(node.client(), "gone")["allow"], "what was erased counts again"
     assert not retry(node.client(), "stays")["allow"]
+
+
+def test_what_is_under_way_when_its_session_is_erased_does_nothing(cluster):
+    """A stalled wire: what a node sent arrives after the erasure that another node did, and later than anybody waits."""
+    redis = cluster.start_redis("--appendonly", "yes", "--rdbcompression", "no")
+    proxy = cluster.proxy(redis.port)
+    stalled, other = cluster.node(state=proxy.url), cluster.node()
+    wait_until_sound(cluster)
+    name = "erased-while-under-way"
+    # There is something to erase, and what is under way finds nothing of its own that could have changed.
+    logged(cluster, [stalled.client().allowed(HANDOFF, session_id=name, source_bot="a", target_bot="b")])
+    with ThreadPoolExecutor(9) as pool:
+        proxy.hold()
+        asked = [pool.submit(retry, stalled.client(), name) for _ in range(8)]
+        until(lambda: proxy.on_their_way > 0, "something to be under way", 2)
+        erased = pool.submit(other.client().delete, f"/v1/sessions/{name}")
+        until(lambda: cluster.database.sql("SELECT id FROM runguard_log WHERE outcome = 'session_erased'"), "the erasure", 10)
+        time.sleep(3)
+        # What comes into the streams now stays there.
+        cluster.postgres.stop()
+        proxy.let_go()
+        until(lambda: proxy.on_their_way == 0, "all to arrive", 5)
+        answers = [one.result() for one in asked]
+        assert erased.result().status in (200, 202), erased.result()
+    assert all(answer.get("degraded") for answer in answers), answers
+    assert retry(other.client(), "asked-afterwards")["allow"]
+    assert redis.cli("SAVE") == "OK"
+    kept = (redis.folder / "dump.rdb").read_bytes()
+    assert b"asked-afterwards" in kept, "a row that waits can be found"
+    assert name.encode() not in kept
+    cluster.postgres.start()
+    until(lambda: other.client().delete(f"/v1/sessions/{name}").status == 404, "nothing to be left", 20)
+    wait_until_sound(cluster)
+    assert cluster.database.sql(f"SELECT id FROM runguard_log WHERE session = '{name}'") == []
+    # Nothing of it counts.
+    assert [retry(node.client(), name)["allow"] for node in (other, stalled)] == [True] * CAP
 
 
 def test_a_node_without_traffic_notices_that_its_connection_is_another(cluster):
@@ -277,13 +334,36 @@ def test_a_reservation_that_nobody_heard_of_is_taken_back(cluster):
     assert other.client().post(BUDGET_RESERVE, asked).status == 200
 
 
+def warnings(node) -> list[str]:
+    return node.client().get("/readyz").json["cluster"]["warnings"]
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one server", "Redis Cluster"])
+def test_a_redis_without_an_append_only_file_is_told_of_at_the_start(cluster, many):
+    """Debian's default. Of several servers one is enough."""
+    if many:
+        servers = cluster.keep(RedisCluster(cluster.folder / "redis-cluster"))
+        url, server = servers.url, servers.servers[1]
+    else:
+        server = cluster.start_redis("--appendonly", "yes")
+        url = server.url
+    good = cluster.node(state=url)
+    until(lambda: measured(good, "runguard_nodes") == 1, "the first look at the database", 10)
+    assert warnings(good) == [] and measured(good, "runguard_shared_state_without_aof") == 0
+    assert server.cli("CONFIG", "SET", "appendonly", "no") == "OK"
+    started = cluster.node(state=url)
+    for node in (started, good):
+        until(lambda: "Redis keeps no append-only file" in node.log(), "to be told", 10)
+        assert warnings(node) == ["state_without_aof"]
+        assert measured(node, "runguard_shared_state_without_aof") == 1
+    assert server.cli("CONFIG", "SET", "appendonly", "yes") == "OK"
+    until(lambda: warnings(good) == [], "to be told no more", 10)
+
+
 def test_nodes_that_differ_and_a_redis_that_evicts_are_seen(cluster):
-    redis = cluster.start_redis()
+    redis = cluster.start_redis("--appendonly", "yes")
     nodes = cluster.start(2)
     nodes.append(cluster.node(config="[guards.ai_task_retry]\nmax_retries = 7\n"))
-
-    def warnings(node) -> list[str]:
-        return node.client().get("/readyz").json["cluster"]["warnings"]
 
     until(lambda: [measured(node, "runguard_nodes_with_other_settings") for node in nodes] == [1, 1, 2], "the other settings to be seen", 30)
     until(lambda: measured(nodes[0], "runguard_nodes") == 3, "all nodes to be seen", 30)

@@ -14,9 +14,10 @@ def redis(cluster):
     return cluster.start_redis("--appendonly", "yes", "--appendfsync", "always")
 
 
-@pytest.mark.parametrize("log_too", [False, True], ids=["redis", "redis and postgres"])
-def test_a_node_starts_while_the_databases_are_away(cluster, redis, log_too):
-    first, second = cluster.start(2)
+@pytest.mark.parametrize("log, log_too", [("shared", False), ("shared", True), (None, False)],
+                         ids=["redis", "redis and postgres", "redis, and each has a log"])
+def test_a_node_starts_while_the_databases_are_away(cluster, redis, log, log_too):
+    first, second = cluster.start(2, log=log)
     wait_until_sound(cluster)
     before = use_up(cluster, ["used"])
     logged(cluster, before)
@@ -39,8 +40,8 @@ def test_a_node_starts_while_the_databases_are_away(cluster, redis, log_too):
         assert not retry(node.client(), "fresh")["allow"]
         assert not retry(node.client(), "used")["allow"]
     logged(cluster, before + answers)
-    ids = cluster.database.ids()
-    assert len(ids) == len(set(ids))
+    for ids in [log.ids() for log in cluster.logs]:
+        assert len(ids) == len(set(ids))
 
 
 def test_a_node_starts_while_the_log_is_away(cluster, redis):

@@ -57,6 +57,14 @@ class Behaviour:
     instead: Any = None
     # Instead of what was counted.
     input_tokens: int | None = None
+    # The only name that it reads as the bound of an answer; others are unknown to it.
+    reads_bound: str | None = None
+    # How it says it has served, where it does.
+    service_tier: str | None = None
+    # Tokens that it thinks before it writes: they are counted, and nobody sees them.
+    thinks: int = 0
+    # Seconds that it thinks.
+    thinking: float = 0.0
 
 
 @dataclass
@@ -97,7 +105,8 @@ class Provider:
         """Tokens of the prompt, tokens that are written, and why it ends."""
         behaviour = self.behaviour
         read = behaviour.input_tokens if behaviour.input_tokens is not None else len(json.dumps(body.get("messages") or body.get("input"))) // 4
-        bound = next((body[name] for name in ("max_completion_tokens", "max_tokens", "max_output_tokens") if body.get(name)), None)
+        names = (behaviour.reads_bound,) if behaviour.reads_bound else ("max_completion_tokens", "max_tokens", "max_output_tokens")
+        bound = next((body[name] for name in names if body.get(name)), None)
         if bound is None or behaviour.ignores_bound or behaviour.tokens <= bound:
             return read, behaviour.tokens, "stop"
         return read, bound, "length"
@@ -157,7 +166,12 @@ class _Handler(BaseHTTPRequestHandler):
     # -- OpenAI ---------------------------------------------------------------------------------
 
     def _usage(self, read: int, write: int) -> dict[str, Any]:
+        write += self.server.provider.behaviour.thinks
         return {"prompt_tokens": read, "completion_tokens": write, "total_tokens": read + write}
+
+    def _tier(self) -> dict[str, str]:
+        tier = self.server.provider.behaviour.service_tier
+        return {"service_tier": tier} if tier else {}
 
     def _chat(self, body: dict[str, Any], read: int, write: int, why: str) -> dict[str, Any]:
         behaviour = self.server.provider.behaviour
@@ -168,7 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
             message = {"role": "assistant", "content": None, "tool_calls": [call]}
             why = "tool_calls"
         answer = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": body["model"],
-                  "choices": [{"index": 0, "message": message, "finish_reason": why}]}
+                  "choices": [{"index": 0, "message": message, "finish_reason": why}], **self._tier()}
         return {**answer, "usage": self._usage(read, write)} if behaviour.counts else answer
 
     def _chat_events(self, body: dict[str, Any], read: int, write: int, why: str) -> Iterator[tuple[str | None, Any]]:
@@ -176,10 +190,11 @@ class _Handler(BaseHTTPRequestHandler):
         asked = (body.get("stream_options") or {}).get("include_usage") and behaviour.counts
 
         def chunk(choices: list[Any], usage: Any = None) -> dict[str, Any]:
-            piece = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": body["model"], "choices": choices}
+            piece = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": body["model"], "choices": choices, **self._tier()}
             return {**piece, "usage": usage} if asked else piece
 
         yield None, chunk([{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
+        time.sleep(behaviour.thinking)
         if behaviour.call:
             name, arguments = behaviour.call
             call = {"index": 0, "id": f"call_{len(self.server.provider.asked)}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}

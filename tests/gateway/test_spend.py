@@ -253,8 +253,8 @@ def test_the_command_line_shows_and_changes_it(gateway: Any, provider: Any) -> N
         return done.stdout
 
     spent = cli("spend", "--by", "model", "--since", "7d")
-    assert CHAT in spent and "tenant/day" in spent and "Saved by refusals" in spent
-    assert cli("spend").splitlines()[0].split()[:3] == ["day", "calls", "refused"]
+    assert CHAT in spent and "tenant/day" in spent and "Saved by blocks" in spent
+    assert cli("spend").splitlines()[0].split()[:3] == ["day", "calls", "blocked"]
     assert json.loads(run_cli("spend", "--json", "--url", server.url).stdout)["total"]["calls"] == 2
     first = cli("spend", "--by", "run", "--limit", "1")
     assert "1 more are not shown: --limit 2 shows them too." in first and "not shown" not in cli("spend", "--by", "run")

@@ -1,8 +1,8 @@
 //! Stops a bot that greets the user again and again: the guard of the guide, which is built by `./test new-guard`.
 
 use super::{
-    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route, RouteKind, Ruling, RulingOf,
-    Slot, says, stored_in_one_part, times,
+    AnswerKind, Billed, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route, RouteKind, Ruling,
+    RulingOf, Slot, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
@@ -23,6 +23,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     routes: &[&ROUTE],
     slots: &[&SLOT],
     step: GuardedStep::Question,
+    billed: Some(Billed::AiStep),
     holds: Holds::Flow,
     shows: logged::shows_nothing,
     retelling: || Box::new(EachByItself(again)),

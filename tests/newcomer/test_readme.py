@@ -123,6 +123,41 @@ def test_every_block_is_followed():
         assert len(followers) == 1 and followers[0] in globals(), f"nobody follows this:\n{text}"
 
 
+# Commands within the text, and what is typed behind those that want more than the page has room for.
+INLINE = sorted(set(re.findall(r"`(runguard [^`]+)`", re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL))))
+MORE = {
+    "runguard preflight": " --help",
+    "runguard tune": " ~/.claude/projects",
+    "runguard explain": " ~/.claude/projects",
+}
+# A run that a guard has stopped ends so, also in a demonstration.
+CODES = {"runguard agent --demo loop": 1}
+# What needs a model of one's own says that it is not there.
+UNREACHED = {'runguard agent --config agents/ollama.toml "summarise docs/"': "localhost:11434"}
+
+
+def test_every_command_in_the_text_runs(home: Home):
+    """As it is typed, beside a service that has decided something and a folder of recorded runs."""
+    assert {"runguard decisions", "runguard insights", "runguard spend"} <= set(INLINE), "the page has commands in its text"
+    assert set(MORE) | set(UNREACHED) | set(CODES) <= set(INLINE), "the page does not say these any more"
+    runs = home.folder / ".claude/projects"
+    runs.mkdir(parents=True)
+    shutil.copy(ROOT / "crates/runguard-replay/tests/formats/claude-code.jsonl", runs)
+    (home.folder / "agents").symlink_to(ROOT / "agents")
+    (home.folder / "docs").symlink_to(ROOT / "docs")
+    with home.running("runguard serve"):
+        for _ in range(3):
+            home.run(block("curl -s").strip())
+        done = {command: home.run(command + MORE.get(command, ""), OLLAMA_API_KEY="none") for command in INLINE}
+    for command, result in done.items():
+        said = result.stdout + result.stderr
+        if command in UNREACHED:
+            assert result.returncode != 2 and UNREACHED[command] in said, (command, result.returncode, said)
+        else:
+            assert result.returncode == CODES.get(command, 0) and said.strip(), (command, result.returncode, said)
+    assert (home.folder / "week.html").stat().st_size > 1000
+
+
 def test_every_link_leads_somewhere():
     for target in re.findall(r"\]\(([^)#]+)\)", PAGE):
         assert target.startswith("http") or (ROOT / target).exists(), target

@@ -15,8 +15,10 @@ import subprocess
 import sys
 import tarfile
 import time
+import tomllib
 import urllib.request
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -44,9 +46,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small
 
 
-def make(out: Path, program: Path, *kinds: str) -> None:
-    wheels = sorted((ROOT / ".cache/wheels").glob("*.whl"))
-    words = [*kinds, *(["wheel", "--wheel", wheels[-1]] if wheels else [])]
+def make(out: Path, program: Path, *kinds: str, wheel: Path | None = None) -> None:
+    words = [*kinds, *(["wheel", "--wheel", wheel] if wheel else [])]
     made = subprocess.run([str(ROOT / "package"), *map(str, words), "--binary", str(program), "--out", str(out)], capture_output=True, text=True)
     assert made.returncode == 0, made.stderr
 
@@ -56,7 +57,8 @@ def dist(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
     if RELEASED:
         return Path(RELEASED).resolve()
     out = tmp_path_factory.mktemp("dist")
-    make(out, request.getfixturevalue("program"), "tarball", "deb", "image", "sbom", "npx")
+    wheels = sorted((ROOT / ".cache/wheels").glob("*.whl"))
+    make(out, request.getfixturevalue("program"), "tarball", "deb", "image", "sbom", "npx", wheel=wheels[-1] if wheels else None)
     return out
 
 
@@ -159,18 +161,37 @@ def test_the_bill_of_materials_names_every_crate_with_its_licence(dist: Path):
     assert validator.JsonStrictValidator(SchemaVersion.V1_5).validate_str(json.dumps(bill)) is None
 
 
-def test_the_wheel_brings_the_library_and_the_program(dist: Path, tmp_path: Path):
-    wheels = list(dist.glob("runguard_breaker-*.whl"))
+@pytest.fixture()
+def wheel(dist: Path) -> Path:
+    """The one that fits this system."""
+    wheels = [path for path in dist.glob("runguard_breaker-*.whl") if "musllinux" not in path.name]
     if not wheels and not RELEASED:
         pytest.skip("no wheel was built: ./test python builds one")
-    [wheel] = wheels
+    [found] = wheels
+    return found
+
+
+def test_the_wheel_brings_the_library_and_the_program(wheel: Path, tmp_path: Path):
     venv.create(tmp_path / "env", with_pip=True)
     python = tmp_path / "env/bin/python"
     run(python, "-m", "pip", "install", "--quiet", "--no-index", wheel)
-    assert version_of(tmp_path / "env/bin/runguard").startswith("runguard 0.")
+    version = version_of(tmp_path / "env/bin/runguard")
+    assert version.startswith(f"runguard {wheel.name.split('-')[1]}"), "the library and the program are of one version"
+    # What `uvx runguard-breaker` and `pipx run runguard-breaker` start, also through a link to it.
+    (tmp_path / "link").symlink_to(tmp_path / "env/bin/runguard-breaker")
+    assert version == version_of(tmp_path / "env/bin/runguard-breaker") == version_of(tmp_path / "link")
     capped = "import runguard\nwith runguard.guard(max_usd=1) as run: print(run.tool(lambda: 7, name='seven')())"
     assert run(python, "-c", capped).stdout == "7\n"
     run(python, "-m", "pip", "check")
+
+
+def test_uvx_runs_the_package_by_its_name(wheel: Path, tmp_path: Path):
+    uv = Path(os.environ.get("RUNGUARD_UV", ROOT / ".cache/uv/bin/uv"))
+    if not uv.exists():
+        pytest.skip("uv is not there: ./test installs it")
+    home = {**BARE, "HOME": str(tmp_path)}
+    words = ("tool", "run", "--quiet", "--offline", "--no-index", "--find-links", wheel.parent, "--python", sys.executable, "runguard-breaker")
+    assert version_of(uv, *words, env=home).startswith("runguard 0.")
 
 
 def test_npx_runs_the_program_of_the_platforms_package(dist: Path, tmp_path: Path):
@@ -195,9 +216,12 @@ def test_the_same_program_gives_the_same_bytes(dist: Path, tmp_path: Path, reque
         program = request.getfixturevalue("program")
     again = tmp_path / "again"
     time.sleep(1.1)
-    make(again, program, "deb", "sbom")
-    for name in ("runguard_*_amd64.deb", "runguard-*.cdx.json"):
-        assert one(again, name).read_bytes() == one(dist, name).read_bytes(), name
+    # What is compiled is not compiled again: a wheel around its library, and of a release the SDK around its WebAssembly.
+    [wheel] = [path for path in dist.glob("*.whl") if "musllinux" not in path.name] or [None]
+    make(again, program, "tarball", "deb", "image", "sbom", "npx", *(["npm"] if RELEASED else []), wheel=wheel)
+    made = {path.name for path in again.iterdir()} - {"SHA256SUMS"}
+    assert len(made) == 6 + (wheel is not None) + bool(RELEASED)
+    assert [name for name in sorted(made) if (again / name).read_bytes() != (dist / name).read_bytes()] == []
 
 
 @only_released
@@ -215,7 +239,20 @@ def test_a_release_is_static_and_names_no_machine(dist: Path, tmp_path: Path):
     [top] = tmp_path.iterdir()
     assert "INTERP" not in run("readelf", "--program-headers", top / "runguard").stdout
     assert b"/root/" not in (top / "runguard").read_bytes(), "a path of the machine it was built on"
-    assert "manylinux" in one(dist, "*.whl").name
+
+
+@only_released
+def test_the_wheels_of_a_release_ask_only_for_the_c_library_they_are_named_after(dist: Path, tmp_path: Path):
+    needed = {"manylinux2014": "libc.so.6", "musllinux": "libc.so"}
+    for fits, library in needed.items():
+        wheel = one(dist, f"*{fits}*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            [core] = [name for name in archive.namelist() if name.endswith(".so")]
+            module = Path(archive.extract(core, tmp_path / fits))
+        asked = re.findall(r"\(NEEDED\).*\[(.+)\]", run("readelf", "--dynamic", module).stdout)
+        assert library in asked, asked
+        glibc = "GLIBC_" in run("readelf", "--version-info", module).stdout
+        assert glibc == (fits != "musllinux"), wheel.name
 
 
 @only_released
@@ -236,6 +273,25 @@ def test_the_guide_names_every_file(dist: Path):
     if RELEASED:
         for pattern in patterns:
             one(dist, pattern)
+
+
+def test_the_version_stands_in_one_place(tmp_path: Path):
+    """Where a file cannot read it, it is compared: here every file says another one, and each is named."""
+    run(sys.executable, ROOT / "package", "--check")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    copied = [name for name in listed if name.split("/")[0] in ("Cargo.toml", "README.md", "docs", "deploy", "sdk", "package") and (ROOT / name).is_file()]
+    for name in copied:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    manifest = tmp_path / "Cargo.toml"
+    manifest.write_text(re.sub(r'^version = "[^"]+"', 'version = "7.8.9"', manifest.read_text(), flags=re.MULTILINE))
+    told = subprocess.run([sys.executable, str(tmp_path / "package"), "--check"], capture_output=True, text=True)
+    named = {line.split(" says ")[0] for line in told.stderr.splitlines()}
+    assert told.returncode == 1 and named >= {
+        "Cargo.toml", "sdk/typescript/package.json", "sdk/typescript/package-lock.json", "sdk/npm/package.json", "deploy/helm/Chart.yaml",
+        "deploy/kubernetes/kustomization.yaml", "deploy/compose.yaml", "docs/install.md", "sdk/python/README.md",
+    }
+    assert "version" in tomllib.loads((ROOT / "sdk/python/pyproject.toml").read_text())["project"]["dynamic"]
 
 
 def test_wrong_words_are_told(tmp_path: Path):

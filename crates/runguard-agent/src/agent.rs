@@ -19,7 +19,7 @@ use crate::spend::{self, Allowance, Counters};
 use crate::state::{AgentState, End, Ended, Machine, Running, WaitingForInput};
 use crate::tool::mcp::McpServer;
 use crate::tool::{Tool, ToolNameError, ToolSet, files, http_get, shell};
-use runguard_core::budget::{Budget, BudgetExceeded, Unit};
+use runguard_core::budget::{Budget, BudgetExceeded, Cost, Unit};
 use runguard_core::ledger::nano_dollars;
 use runguard_core::prices::{Price, Prices, UnknownModel, Usage};
 use std::path::PathBuf;
@@ -127,7 +127,8 @@ impl Agent {
 
     /// Whether little is left of the session's tokens or dollars.
     pub fn near_budget(&self, session: &Session) -> bool {
-        spend::is_near_budget(&self.settings.limits, session.counters(), &self.settings.guardrails)
+        let allowance = Allowance::new(&self.settings.limits, self.price.clone(), session.counters(), self.budget.as_ref());
+        allowance.is_near(&self.settings.guardrails)
     }
 
     /// Ends the MCP servers. Dropping the agent ends them too, without waiting.
@@ -322,7 +323,7 @@ impl Run<'_> {
             self.counters.cost = self.counters.cost.saturating_add(cost);
             self.counters.estimated = true;
             self.session.record(Record::CallFailed { counters: self.counters.clone() })?;
-            self.allowance = Allowance::new(&self.limits, self.agent.price.clone(), &self.counters, self.agent.budget.as_ref());
+            self.allowance.record(Cost { usd: cost, tokens });
         }
         let Input::Prompt(prompt) = input else {
             let model_spoke_last = self.session.messages().last().is_none_or(|last| last.role == Role::Assistant);
@@ -486,13 +487,13 @@ impl Run<'_> {
 
     /// Once a session: a warning that comes every step is none.
     fn say_near_budget(&mut self, near: Near) {
-        let is_near = match near {
-            Near::Reserve => spend::is_near_budget(&self.limits, &self.counters, &self.agent.settings.guardrails),
-            Near::AnswerShortened => true,
+        let (is_near, under_way) = match near {
+            Near::Reserve => (self.allowance.is_near(&self.agent.settings.guardrails), Cost::ZERO),
+            Near::AnswerShortened { set_aside } => (true, set_aside),
         };
         if is_near && !self.counters.near_budget_said {
             self.counters.near_budget_said = true;
-            let (tokens_left, cost_left) = spend::left(&self.limits, &self.counters);
+            let (tokens_left, cost_left) = self.allowance.left(under_way);
             self.observer.event(Event::NearBudget { tokens_left, cost_left });
         }
     }
@@ -570,7 +571,7 @@ enum Near {
     /// The part that is kept in reserve is reached, if it is.
     Reserve,
     /// What is left does not pay for an answer of full length.
-    AnswerShortened,
+    AnswerShortened { set_aside: Cost },
 }
 
 /// What follows an answer.

@@ -12,7 +12,7 @@ use crate::spend::Counters;
 use crate::tool::Effect;
 use runguard_core::detect::loops::{Called, LoopSettings, Trail};
 use runguard_core::detect::stall::{
-    CallEffect, Rung, StallDetector, StallRule, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint,
+    CallEffect, Outcome, Rung, StallDetector, StallSettings, StallState, Step, Verdict, result_fingerprint,
 };
 use runguard_core::detect::tool_calls::{CallOutcome, TurnCalls};
 use runguard_core::fingerprint;
@@ -44,7 +44,29 @@ struct Memory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Given {
     Result(u64),
+    /// Of an earlier version, which did not keep what a failed call said.
     Error(u64),
+    Failed {
+        result: u64,
+        error: u64,
+    },
+}
+
+impl Given {
+    fn of(done: &Done<'_>) -> Self {
+        match Outcome::of_text(done.text, done.is_error) {
+            Outcome { result, error: Some(error) } => Self::Failed { result: result.unwrap_or(error), error },
+            Outcome { result, error: None } => Self::Result(result.unwrap_or_default()),
+        }
+    }
+
+    const fn outcome(self) -> Outcome {
+        match self {
+            Self::Result(result) => Outcome { result: Some(result), error: None },
+            Self::Error(error) => Outcome { result: None, error: Some(error) },
+            Self::Failed { result, error } => Outcome { result: Some(result), error: Some(error) },
+        }
+    }
 }
 
 impl Serialize for Detectors {
@@ -189,11 +211,7 @@ impl Guardrails {
         for done in done {
             self.remember_call(memory, done);
             let key = call_key(done.call);
-            let given = memory.given(key, done);
-            let (result, error) = match given {
-                Given::Result(result) => (Some(result), None),
-                Given::Error(error) => (None, Some(error)),
-            };
+            let Outcome { result, error } = memory.given(key, done).outcome();
             let effect = CallEffect::of(&done.call.name, &done.call.arguments);
             let step = Step { tool: &done.call.name, args: arguments_key(done.call), result, error, round: Some(u64::from(round)), effect };
             let verdict = self.with_stall(memory, |stall| stall.observe(step));
@@ -256,7 +274,7 @@ impl Memory {
         {
             return self.results[position].1;
         }
-        let given = if done.is_error { Given::Error(error_fingerprint(done.text)) } else { Given::Result(result_fingerprint(done.text)) };
+        let given = Given::of(done);
         if let Some(position) = earlier {
             self.results.remove(position);
         } else if self.results.len() >= REMEMBERED_RESULTS {
@@ -279,13 +297,14 @@ impl Judgement {
 }
 
 fn stalled(verdict: Verdict) -> Judgement {
-    let stop = Stop::Stalled { rule: verdict.rule.map_or("stall", StallRule::code).to_owned(), count: verdict.count };
-    Judgement::Stop { rule: rule_name(verdict), count: verdict.count, message: verdict.sentences(), stop }
+    let rule = rule_name(verdict);
+    let stop = Stop::Stalled { rule: rule.to_owned(), count: verdict.count };
+    Judgement::Stop { rule, count: verdict.count, message: verdict.sentences(), stop }
 }
 
 /// By the code that logs and the service use.
 fn rule_name(verdict: Verdict) -> &'static str {
-    verdict.rule.map_or("stall", |rule| rule.reason().code())
+    verdict.rule.map_or(RunReason::StallDetected.code(), |rule| rule.reason().code())
 }
 
 /// The arguments, whatever the order of their keys. What is no JSON is compared as it is.
@@ -405,7 +424,28 @@ mod tests {
         judgements.extend((0..3).map(|_| run.gives(&same, &refusal.message, None)));
         assert_eq!(judgements[..2], [Judgement::GoOn, Judgement::GoOn]);
         assert!(matches!(&judgements[2], Judgement::Nudge { rule: "stalled_identical", count: 3, .. }), "{judgements:?}");
-        assert!(matches!(&judgements[3], Judgement::Stop { stop: Stop::Stalled { .. }, .. }), "{judgements:?}");
+        let Judgement::Stop { rule, stop: Stop::Stalled { rule: kept, .. }, .. } = &judgements[3] else { panic!("{judgements:?}") };
+        assert_eq!((*rule, kept.as_str()), ("stalled_identical", "stalled_identical"), "the report has the code of the event");
+    }
+
+    #[test]
+    fn a_check_of_which_fewer_and_fewer_tests_fail_moves() {
+        let judged = |left: fn(u32) -> u32| {
+            let mut run = Watched::new(GuardrailSettings { max_repeated_tool_steps: 0, ..GuardrailSettings::default() });
+            let check = call("bash", r#"{"command":"pytest -q"}"#);
+            let judge = |times: u32| {
+                run.gives(&call("write_file", &format!(r#"{{"path":"a","content":"{times}"}}"#)), "ok", Some(Effect::Changes));
+                run.round += 1;
+                let text = format!("Error: {} failed", left(times));
+                run.guardrails.results(
+                    &mut run.detectors,
+                    run.round,
+                    &[Done { call: &check, text: &text, is_error: true, ran: Some(Effect::Changes) }],
+                )
+            };
+            (0..14).map(judge).filter(|judgement| matches!(judgement, Judgement::Stop { .. })).count()
+        };
+        assert_eq!([judged(|times| 40 - times), judged(|_| 5)].map(|stops| stops > 0), [false, true]);
     }
 
     #[test]

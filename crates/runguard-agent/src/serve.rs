@@ -46,6 +46,7 @@ const LISTED: usize = 100;
 const MOST_LISTED: usize = 1000;
 
 const HEALTH: &str = "/healthz";
+const READY: &str = "/readyz";
 const FRONT_PAGE: &str = "\
 RunGuard agent
 
@@ -55,7 +56,8 @@ GET  /v1/agent/runs/{id}          state, counters, last text, report
 GET  /v1/agent/runs/{id}/events   its events; Last-Event-ID replays what was missed
 POST /v1/agent/runs/{id}/cancel   end it; it is saved and can be resumed
 POST /v1/agent/runs/{id}/resume   {prompt?, limits?, interactive?, detach?}: go on; answers its events
-GET  /healthz
+GET  /healthz                     is it there
+GET  /readyz                      does it take another run
 ";
 
 /// Why the service cannot begin.
@@ -85,7 +87,7 @@ struct Routes {
 
 impl runguard_http::Service for Routes {
     fn is_health(&self, path: &str) -> bool {
-        path == HEALTH
+        path == HEALTH || path == READY
     }
 
     async fn answer(&self, request: http::Request<Incoming>, _: &RequestId) -> Reply {
@@ -160,6 +162,7 @@ fn router(app: &Arc<App>) -> Router {
     Router::new()
         .route("/", get(|| async { FRONT_PAGE }).fallback(only("GET")))
         .route(HEALTH, get(|| async { Json(json!({ "status": "ok" })) }).fallback(only("GET")))
+        .route(READY, get(ready).fallback(only("GET")))
         .route("/docs/problems/{kind}", get(problem_page).fallback(only("GET")))
         .route("/v1/agent/runs", get(list).post(start).fallback(only("GET, POST")))
         .route("/v1/agent/runs/{id}", get(show).fallback(only("GET")))
@@ -169,6 +172,11 @@ fn router(app: &Arc<App>) -> Router {
         .fallback(|uri: Uri| async move { Problem::no_route(uri.path()) })
         .layer(middleware::from_fn_with_state(app.clone(), guard))
         .with_state(app.clone())
+}
+
+/// For whoever shares runs out among several: whether one more would be begun here.
+async fn ready(State(app): State<Arc<App>>) -> Result<Json<serde_json::Value>, Problem> {
+    app.runs.is_ready().map(|()| Json(json!({ "status": "ready" })))
 }
 
 /// What a problem's `type` leads to.

@@ -1,9 +1,12 @@
 //! Everything that can be set, with the value it has when nothing is said.
 
+mod mistakes;
+
 use runguard_core::detect::loops::MAX_CYCLE_LEN;
 use runguard_core::detect::stall::{Preset, StallSettings};
 use runguard_core::detect::tool_calls::TrackerSettings;
 use runguard_core::money::NanoDollars;
+use runguard_core::nearest;
 use runguard_core::prices::Price;
 use runguard_core::time::Span;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -237,7 +240,7 @@ pub struct GuardrailSettings {
     pub max_cycle_steps: u32,
     /// Tokens that count as nearly used up.
     pub reserve_tokens: u64,
-    /// The part of the cost limit that counts as nearly used up.
+    /// The part of the cost limit that counts as nearly used up, in thousandths: what is between two of them is taken as the larger.
     pub reserve_cost_fraction: f64,
     /// Thresholds of the stall detector for a kind of agent: `coding`, `chatbot`, `browser`, `research`.
     pub preset: Preset,
@@ -420,10 +423,9 @@ impl Default for ServeSettings {
 pub enum SettingsError {
     #[error("cannot read {file}: {problem}")]
     Unreadable { file: String, problem: String },
-    #[error("{file}: {problem}")]
-    Invalid { file: String, problem: String },
-    #[error("`{key}` {problem}")]
-    Value { key: &'static str, problem: String },
+    /// All of them, each with its line or its key.
+    #[error("{}", mistakes::listed(.file.as_deref(), .problems))]
+    Wrong { file: Option<String>, problems: Vec<String> },
 }
 
 impl Settings {
@@ -449,8 +451,7 @@ impl Settings {
         let text = std::fs::read_to_string(file)
             .map_err(|problem| SettingsError::Unreadable { file: name.clone(), problem: problem.to_string() })?;
         let mut settings = Self::from_toml(&text).map_err(|problem| match problem {
-            SettingsError::Invalid { problem, .. } => SettingsError::Invalid { file: name.clone(), problem },
-            SettingsError::Value { key, problem } => SettingsError::Invalid { file: name.clone(), problem: format!("`{key}` {problem}") },
+            SettingsError::Wrong { problems, .. } => SettingsError::Wrong { file: Some(name), problems },
             SettingsError::Unreadable { .. } => problem,
         })?;
         // Settings and script are moved together, so the script is looked for beside the settings.
@@ -463,73 +464,79 @@ impl Settings {
     }
 
     pub fn from_toml(text: &str) -> Result<Self, SettingsError> {
-        let settings: Self = toml::from_str(text).map_err(|problem| {
-            // The line itself is not repeated: headers and variables of a server may stand in it, and they are secrets.
-            let line = problem.span().map_or(1, |span| text.as_bytes()[..span.start.min(text.len())].split(|byte| *byte == b'\n').count());
-            SettingsError::Invalid { file: "settings".to_owned(), problem: format!("line {line}: {}", problem.message().trim_end()) }
-        })?;
-        settings.check()?;
-        Ok(settings)
+        let (settings, mut problems) = mistakes::read::<Self>(text);
+        if let Some(settings) = &settings {
+            settings.problems(&mut |key, problem| problems.push(format!("`{key}` {problem}")));
+        }
+        match settings {
+            Some(settings) if problems.is_empty() => Ok(settings),
+            _ => Err(SettingsError::Wrong { file: None, problems }),
+        }
     }
 
     pub fn check(&self) -> Result<(), SettingsError> {
-        let bad = |key: &'static str, problem: &str| Err(SettingsError::Value { key, problem: problem.to_owned() });
+        let mut problems = Vec::new();
+        self.problems(&mut |key, problem| problems.push(format!("`{key}` {problem}")));
+        if problems.is_empty() { Ok(()) } else { Err(SettingsError::Wrong { file: None, problems }) }
+    }
+
+    /// Tells every value that cannot be meant.
+    fn problems(&self, bad: &mut dyn FnMut(&'static str, &str)) {
         if self.provider.model.trim().is_empty() {
-            return bad("provider.model", "is empty: name the model");
+            bad("provider.model", "is empty: name the model");
         }
         if self.provider.max_tokens == 0 {
-            return bad("provider.max_tokens", "must be at least 1");
+            bad("provider.max_tokens", "must be at least 1");
         }
         if self.provider.max_retries > 100 {
-            return bad("provider.max_retries", "must be at most 100");
+            bad("provider.max_retries", "must be at most 100");
         }
         if self.provider.kind == ProviderKind::Scripted && self.provider.script.is_none() {
-            return bad("provider.script", "is missing: a scripted provider needs the file with its answers");
+            bad("provider.script", "is missing: a scripted provider needs the file with its answers");
         }
         if self.limits.max_steps == 0 {
-            return bad("limits.max_steps", "must be at least 1; there is no way to switch it off");
+            bad("limits.max_steps", "must be at least 1; there is no way to switch it off");
         }
         if self.limits.cost_limit != 0.0
             && let Err(problem) = NanoDollars::from_dollars(self.limits.cost_limit)
         {
-            return bad("limits.cost_limit", &format!("cannot be {}: {problem}", self.limits.cost_limit));
+            bad("limits.cost_limit", &format!("cannot be {}: {problem}", self.limits.cost_limit));
         }
         if self.context.window > 0 && self.context.strategy == Strategy::Compact && self.context.keep_last == 0 {
-            return bad("context.keep_last", "must be at least 1");
+            bad("context.keep_last", "must be at least 1");
         }
         let guardrails = &self.guardrails;
         if !(0.0..=1.0).contains(&guardrails.reserve_cost_fraction) {
-            return bad("guardrails.reserve_cost_fraction", "must be from 0 to 1");
+            bad("guardrails.reserve_cost_fraction", "must be from 0 to 1");
         }
         if guardrails.max_repeated_cycles == 1 || guardrails.max_repeated_cycles > 100 {
-            return bad("guardrails.max_repeated_cycles", "must be 0 (off) or from 2 to 100: one round is never a circle");
+            bad("guardrails.max_repeated_cycles", "must be 0 (off) or from 2 to 100: one round is never a circle");
         }
         if guardrails.max_cycle_steps > MAX_CYCLE_LEN || guardrails.max_cycle_steps < 2 {
-            return bad("guardrails.max_cycle_steps", &format!("must be from 2 to {MAX_CYCLE_LEN}"));
+            bad("guardrails.max_cycle_steps", &format!("must be from 2 to {MAX_CYCLE_LEN}"));
         }
         if let Err(problem) = guardrails.stall_settings().check() {
-            return bad("guardrails.stall", &format!("is wrong: {problem}"));
+            bad("guardrails.stall", &format!("is wrong: {problem}"));
         }
         if let Err(problem) = guardrails.tool_calls.check() {
-            return bad("guardrails.tool_calls", &format!("is wrong: {problem}"));
+            bad("guardrails.tool_calls", &format!("is wrong: {problem}"));
         }
-        if let Some(unknown) = self.tools.allow.iter().find(|name| !ALL_TOOLS.contains(&name.as_str())) {
-            return bad("tools.allow", &format!("names '{unknown}', which is not built in; there are: {}", ALL_TOOLS.join(", ")));
+        for unknown in self.tools.allow.iter().filter(|name| !ALL_TOOLS.contains(&name.as_str())) {
+            bad("tools.allow", &format!("names '{unknown}', which is not built in; {}", nearest::hint(unknown, ALL_TOOLS.into_iter())));
         }
         if self.tools.max_result_bytes < 256 {
-            return bad("tools.max_result_bytes", "must be at least 256");
+            bad("tools.max_result_bytes", "must be at least 256");
         }
         if self.tools.max_parallel == 0 {
-            return bad("tools.max_parallel", "must be at least 1");
+            bad("tools.max_parallel", "must be at least 1");
         }
         for server in &self.mcp {
             if server.name.is_empty() {
-                return bad("mcp.name", "is empty: it stands before the names of the server's tools");
+                bad("mcp.name", "is empty: it stands before the names of the server's tools");
             }
             if server.command.is_empty() == server.url.is_none() {
-                return bad("mcp", &format!("'{}' needs either `command` or `url`", server.name));
+                bad("mcp", &format!("'{}' needs either `command` or `url`", server.name));
             }
         }
-        Ok(())
     }
 }

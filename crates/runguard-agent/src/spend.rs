@@ -5,7 +5,7 @@
 //! for what has come since a token for every two bytes.
 
 use crate::settings::{GuardrailSettings, Limits};
-use runguard_core::budget::{Budget, BudgetExceeded, Cost, Limits as BudgetLimits, Reservation};
+use runguard_core::budget::{Budget, BudgetExceeded, Cost, Limits as BudgetLimits, Reservation, Reserve};
 use runguard_core::money::NanoDollars;
 use runguard_core::prices::{
     FEWEST_BYTES_A_TOKEN, FRAME_TOKENS, Price, Prompt, SHORTEST_ANSWER, USUAL_BYTES_A_TOKEN, Usage, longest_answer, usual_tokens,
@@ -98,13 +98,19 @@ pub(crate) struct Charge {
 }
 
 impl Allowance {
-    /// Goes on from what the session has spent. Within `parent`, when many runs share a budget.
+    /// Goes on from what the session has spent. Within `parent`, when many runs share a budget: an earlier turn of the session has told it
+    /// what it spent there.
     pub(crate) fn new(limits: &Limits, price: Price, spent: &Counters, parent: Option<&Budget>) -> Self {
         let own = BudgetLimits { usd: limits.cost(), tokens: limits.tokens(), cap: None };
-        let budget = parent.map_or_else(|| Budget::new(own), |parent| parent.child(own));
-        // What is over the limit stays counted; the next question is refused.
-        let _ = budget.record(spent.spent());
+        let alone = Budget::new(BudgetLimits::default());
+        let budget = parent.unwrap_or(&alone).child_having_spent(own, spent.spent());
         Self { budget, price }
+    }
+
+    /// Counts what was paid without being asked for.
+    pub(crate) fn record(&self, paid: Cost) {
+        // What is over the limit stays counted; the next question is refused.
+        let _ = self.budget.record(paid);
     }
 
     /// Sets the highest cost of a question aside, with as long an answer as can be paid.
@@ -140,24 +146,19 @@ impl Allowance {
     pub(crate) fn exceeded(&self) -> Option<BudgetExceeded> {
         self.budget.overspent()
     }
-}
 
-/// What is left of the tokens and the dollars, where they are limited.
-pub(crate) fn left(limits: &Limits, counters: &Counters) -> (Option<u64>, Option<NanoDollars>) {
-    let tokens = limits.tokens().map(|limit| limit.saturating_sub(counters.total_tokens()));
-    let cost = limits.cost().map(|limit| limit.saturating_sub(counters.cost));
-    (tokens, cost)
-}
+    /// What may still be set aside, where it is limited, and what a question under way has set aside.
+    pub(crate) fn left(&self, under_way: Cost) -> (Option<u64>, Option<NanoDollars>) {
+        let free = self.budget.remaining();
+        (free.tokens.map(|free| free.saturating_add(under_way.tokens)), free.usd.map(|free| free.saturating_add(under_way.usd)))
+    }
 
-/// Whether the tokens or the dollars are used up but for the reserve.
-pub(crate) fn is_near_budget(limits: &Limits, counters: &Counters, settings: &GuardrailSettings) -> bool {
-    let (tokens_left, cost_left) = left(limits, counters);
-    let few_tokens = tokens_left.is_some_and(|left| left <= settings.reserve_tokens);
-    let little_money = match (limits.cost(), cost_left) {
-        (Some(limit), Some(left)) => left.as_nanos() as f64 <= limit.as_nanos() as f64 * settings.reserve_cost_fraction,
-        _ => false,
-    };
-    few_tokens || little_money
+    /// Whether the tokens or the dollars are used up but for the reserve: its own, or those of the budget it draws on.
+    pub(crate) fn is_near(&self, settings: &GuardrailSettings) -> bool {
+        // Up: whoever keeps a little back does not mean nothing.
+        let usd_thousandths = (settings.reserve_cost_fraction * 1_000.0).ceil() as u64;
+        self.budget.nearly_spent(Reserve { usd_thousandths, tokens: settings.reserve_tokens, ..Reserve::default() }).is_some()
+    }
 }
 
 #[cfg(test)]
@@ -188,16 +189,51 @@ mod tests {
 
     #[test]
     fn near_is_said_for_tokens_and_for_money() {
-        let settings = GuardrailSettings::default();
+        let near = |limits: &Limits, tokens, dollars, parent: Option<&Budget>| {
+            let spent = Counters { input_tokens: tokens, cost: NanoDollars::from_dollars(dollars).unwrap(), ..Counters::default() };
+            Allowance::new(limits, price(3.0, 15.0), &spent, parent).is_near(&GuardrailSettings::default())
+        };
         let limits = Limits { cost_limit: 1.0, token_budget: 1_000, ..Limits::default() };
-        let counters =
-            |tokens, dollars| Counters { input_tokens: tokens, cost: NanoDollars::from_dollars(dollars).unwrap(), ..Counters::default() };
-        assert!(!is_near_budget(&limits, &counters(487, 0.0), &settings));
-        assert!(is_near_budget(&limits, &counters(488, 0.0), &settings), "512 tokens are left");
-        assert!(!is_near_budget(&limits, &counters(0, 0.89), &settings));
-        assert!(is_near_budget(&limits, &counters(0, 0.9), &settings), "a tenth is left");
+        assert!(!near(&limits, 487, 0.0, None));
+        assert!(near(&limits, 488, 0.0, None), "512 tokens are left");
+        assert!(!near(&limits, 0, 0.89, None));
+        assert!(near(&limits, 0, 0.9, None), "a tenth is left");
         let unlimited = Limits { cost_limit: 0.0, token_budget: 0, ..Limits::default() };
-        assert!(!is_near_budget(&unlimited, &counters(1_000_000, 1_000.0), &settings));
+        assert!(!near(&unlimited, 1_000_000, 1_000.0, None));
+        let shared = Budget::new(BudgetLimits { tokens: Some(2_000), ..BudgetLimits::default() });
+        shared.record(Cost::tokens(1_487)).unwrap();
+        assert!(!near(&limits, 0, 0.0, Some(&shared)));
+        shared.record(Cost::tokens(1)).unwrap();
+        assert!(near(&limits, 0, 0.0, Some(&shared)), "others have spent it");
+    }
+
+    #[test]
+    fn a_small_reserve_is_one() {
+        let near = |reserve_cost_fraction, dollars| {
+            let limits = Limits { cost_limit: 1.0, token_budget: 0, ..Limits::default() };
+            let spent = Counters { cost: NanoDollars::from_dollars(dollars).unwrap(), ..Counters::default() };
+            let settings = GuardrailSettings { reserve_cost_fraction, ..GuardrailSettings::default() };
+            Allowance::new(&limits, price(3.0, 15.0), &spent, None).is_near(&settings)
+        };
+        assert!(near(0.0004, 0.9995) && !near(0.0004, 0.998) && !near(0.0, 0.9995));
+        for thousandths in 1..1000 {
+            let fraction = f64::from(thousandths) / 1_000.0;
+            assert!(!near(fraction, f64::from(999 - thousandths) / 1_000.0), "{fraction} is no more than itself");
+        }
+    }
+
+    #[test]
+    fn what_is_left_is_what_can_be_granted_and_a_session_is_counted_once() {
+        let shared = Budget::new(BudgetLimits { tokens: Some(2_000), ..BudgetLimits::default() });
+        let limits = Limits { token_budget: 5_000, cost_limit: 0.0, ..Limits::default() };
+        for spent in [0, 300] {
+            let counters = Counters { input_tokens: spent, ..Counters::default() };
+            let allowance = Allowance::new(&limits, price(3.0, 15.0), &counters, Some(&shared));
+            assert_eq!(allowance.left(Cost::ZERO), (Some(2_000 - spent), None), "the shared budget has less than its own");
+            let granted = allowance.grant(200, 100).unwrap();
+            assert_eq!(allowance.left(granted.reservation.estimate()), (Some(2_000 - spent), None));
+            granted.reservation.commit(Cost::tokens(300)).unwrap();
+        }
     }
 
     #[test]

@@ -550,12 +550,15 @@ async fn one_run_a_session_and_so_many_at_once() {
     let refused = server.post("/v1/agent/runs", json!({ "prompt": "Talk." })).await;
     refused.problem(429, "too-many-runs");
     assert!(refused.head.contains("retry-after: 5"));
+    server.get("/readyz").await.problem(503, "not-ready");
+    assert_eq!(server.get("/healthz").await.status, 200);
     let listed = server.get("/v1/agent/runs").await.json();
     assert_eq!(listed["runs"].as_array().unwrap().iter().filter(|run| run["live"] == true).count(), 2);
 
     // Whoever has read the end finds the place and the session free.
     server.call("POST", &format!("/v1/agent/runs/{other}/cancel"), b"").await;
     second.events().await;
+    assert_eq!(server.get("/readyz").await.json()["status"], "ready");
     let third = server.follow(&format!("/v1/agent/runs/{other}/resume"), json!({})).await;
     drop(third);
     server.wait_for(&other, |shown| shown["live"] == false).await;
@@ -719,7 +722,9 @@ async fn with_a_key_only_those_who_have_it_are_let_in() {
     }
     let named = [("x-api-key", "runguard-agent"), ("host", "agent.example"), ("origin", "https://app.example")];
     assert_eq!(server.send("GET", path, &named, b"").await.whole().await.status, 200);
-    assert_eq!((server.get("/healthz").await.status, server.get("/").await.status), (200, 200));
+    for open in ["/", "/healthz", "/readyz", "/docs/problems/unauthorized"] {
+        assert_eq!(server.get(open).await.status, 200, "{open}");
+    }
 }
 
 #[tokio::test]

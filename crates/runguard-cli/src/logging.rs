@@ -4,6 +4,7 @@
 //! Lines wait in a bounded queue; what does not fit is dropped, and the next line that can be written says how many were.
 
 use crate::failure::Failure;
+use crate::output;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +14,14 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
+
+/// What `--log-level` offers; single modules can be named too.
+const LEVELS: [(&str, &str); 4] = [
+    ("error", "What went wrong"),
+    ("warn", "Also what somebody should look at"),
+    ("info", "Also what happens"),
+    ("debug", "Also each step"),
+];
 
 /// Lines that may wait.
 const MOST_WAITING: usize = 4096;
@@ -33,8 +42,8 @@ pub(crate) struct LogArgs {
     /// How the service logs [default: text on a terminal, json elsewhere]
     #[arg(long, env = "RUNGUARD_LOG_FORMAT", value_name = "FORMAT")]
     log_format: Option<LogFormat>,
-    /// What the service logs: error, warn, info, debug
-    #[arg(long, env = "RUNGUARD_LOG", value_name = "LEVEL", default_value = "info")]
+    /// What the service logs, at least so weighty
+    #[arg(long, env = "RUNGUARD_LOG", value_name = "LEVEL", default_value = "info", value_parser = output::known_to_service(LEVELS))]
     log_level: String,
 }
 

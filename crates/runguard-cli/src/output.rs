@@ -2,12 +2,14 @@
 
 use crate::failure::Failure;
 use crate::table::{Cell, Color, Table, Weight};
+use clap::builder::PossibleValue;
 use jiff::tz::TimeZone;
 use runguard_core::Span;
 pub(crate) use runguard_core::shown::dotted as clean;
 use runguard_core::text::grouped;
 use runguard_engine::clock::system_now;
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::io::{IsTerminal, Write};
 
 /// A terminal that does not say how wide it is.
@@ -247,7 +249,36 @@ pub(crate) fn time_cell(value: &Value) -> Cell {
 
 /// Values an argument may have, each with what it is for.
 pub(crate) fn values(of: impl IntoIterator<Item = (&'static str, &'static str)>) -> clap::builder::PossibleValuesParser {
-    clap::builder::PossibleValuesParser::new(of.into_iter().map(|(code, about)| clap::builder::PossibleValue::new(code).help(about)))
+    clap::builder::PossibleValuesParser::new(of.into_iter().map(|(code, about)| PossibleValue::new(code).help(about)))
+}
+
+/// Reads a value as it is read, and tells a shell and the help what there is.
+#[derive(Debug, Clone)]
+pub(crate) struct Offered<T> {
+    values: Vec<(&'static str, &'static str)>,
+    read: fn(&str) -> Result<T, String>,
+}
+
+impl<T: Clone + Send + Sync + 'static> clap::builder::TypedValueParser for Offered<T> {
+    type Value = T;
+
+    fn parse_ref(&self, command: &clap::Command, argument: Option<&clap::Arg>, value: &OsStr) -> Result<T, clap::Error> {
+        self.read.parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.values.iter().map(|(code, about)| PossibleValue::new(*code).help((!about.is_empty()).then_some(*about)))))
+    }
+}
+
+/// Values an argument may have, each with what it is for, and perhaps others that are read too.
+pub(crate) fn offered<T>(of: impl IntoIterator<Item = (&'static str, &'static str)>, read: fn(&str) -> Result<T, String>) -> Offered<T> {
+    Offered { values: of.into_iter().collect(), read }
+}
+
+/// Values that the service knows: a later one may know more of them than this program, and says what is wrong.
+pub(crate) fn known_to_service(of: impl IntoIterator<Item = (&'static str, &'static str)>) -> Offered<String> {
+    offered(of, |text| Ok(text.to_owned()))
 }
 
 /// A number with what it counts.

@@ -15,8 +15,9 @@
 //! A budget, its descendants and its scopes share one lock: a question about all it draws on is answered, and what it takes is taken, in
 //! one step. The critical sections are a handful of additions.
 
+use crate::calendar::Period;
 use crate::ledger::{Account, Entry, first_of, number_of};
-pub use crate::ledger::{BudgetExceeded, Cost, Level, Limits, MAX_KEYS, MAX_OPEN_RESERVATIONS, Unit};
+pub use crate::ledger::{BudgetExceeded, Cost, Level, Limits, MAX_KEYS, MAX_OPEN_RESERVATIONS, Reserve, Unit};
 use crate::money::NanoDollars;
 use crate::prices::{UnknownModelError, Usage};
 use crate::time::Timestamp;
@@ -273,6 +274,23 @@ impl Budget {
         Self { holder: Arc::new(Holder { tree: Arc::clone(&self.holder.tree), place, parent }), scopes: self.scopes.clone() }
     }
 
+    /// The same for one that has spent something before: that is counted here already, or elsewhere.
+    ///
+    /// ```
+    /// use runguard_core::budget::{Budget, Cost, Limits};
+    ///
+    /// let limits = |tokens| Limits { tokens: Some(tokens), ..Limits::default() };
+    /// let all = Budget::new(limits(1_000));
+    /// let resumed = all.child_having_spent(limits(100), Cost::tokens(70));
+    /// assert_eq!((resumed.remaining().tokens, all.remaining().tokens), (Some(30), Some(1_000)));
+    /// ```
+    #[must_use]
+    pub fn child_having_spent(&self, limits: Limits, spent: Cost) -> Self {
+        let child = self.child(limits);
+        child.tree().nodes[child.holder.place].account.apply(&Entry::Spent(spent), NOW, MAX_KEYS);
+        child
+    }
+
     /// A budget that draws on no other and shares this one's lock, for this one, its children and its parents to draw on: see
     /// [`Self::within`]. It lasts as long as somebody has it.
     #[must_use]
@@ -286,13 +304,14 @@ impl Budget {
     ///
     /// ```
     /// use runguard_core::budget::{Budget, Cost, Level, Limits};
+    /// use runguard_core::calendar::Period;
     /// use runguard_core::time::Timestamp;
     ///
     /// let limits = |tokens| Limits { tokens: Some(tokens), ..Limits::default() };
     /// let run = Budget::new(limits(1_000));
     /// let (day, model) = (run.scope(limits(300)), run.scope(limits(500)));
     /// let (midnight, now) = (Timestamp::from_millis(86_400_000), Timestamp::from_millis(5_000_000));
-    /// day.renew(midnight, now);
+    /// day.renew(Period::Day, now, |_| midnight);
     ///
     /// let drawn = run.within(&[&day, &model])?;
     /// drawn.reserve(Cost::tokens(250))?.commit(Cost::tokens(200))?;
@@ -316,13 +335,13 @@ impl Budget {
         self.tree().nodes[self.holder.place].account.apply(&Entry::Limited(limits), NOW, MAX_KEYS);
     }
 
-    /// Counts by periods, of which one ends at `ends`: the one that `now` is in. It begins unless the one before is still running. With
-    /// it what was spent and called starts from nothing; what is set aside stays.
-    pub fn renew(&self, ends: Timestamp, now: Timestamp) {
+    /// Counts by periods; `end_of` says when the one ends that a moment is in. The one that `now` is in begins unless the one before is still
+    /// running. With it what was spent and called starts from nothing; what is set aside stays.
+    pub fn renew(&self, period: Period, now: Timestamp, end_of: impl Fn(Timestamp) -> Timestamp) {
         let mut tree = self.tree();
         let account = &mut tree.nodes[self.holder.place].account;
-        if account.is_over(now) {
-            account.apply(&Entry::Began { ends }, now, MAX_KEYS);
+        for entry in account.due(period, now, end_of) {
+            account.apply(&entry, now, MAX_KEYS);
         }
     }
 
@@ -364,20 +383,20 @@ impl Budget {
         first_of(self.tree().on(self.path()).flat_map(|(level, account)| account.used_up(account.limits, level, NOW))).err()
     }
 
-    /// The limit of which at least so many thousandths are spent, if any.
+    /// The limit that is spent but for its reserve, if any.
     ///
     /// ```
-    /// use runguard_core::budget::{Budget, Cost, Limits};
+    /// use runguard_core::budget::{Budget, Cost, Limits, Reserve};
     ///
     /// let budget = Budget::new(Limits { tokens: Some(100), ..Limits::default() });
     /// budget.record(Cost::tokens(79))?;
-    /// assert_eq!(budget.spent_to(800), None);
+    /// assert_eq!(budget.nearly_spent(Reserve::but_for(800)), None);
     /// budget.record(Cost::tokens(1))?;
-    /// assert_eq!(budget.spent_to(800).map(|near| (near.spent, near.limit)), Some((80, 100)));
+    /// assert_eq!(budget.nearly_spent(Reserve::but_for(800)).map(|near| (near.spent, near.limit)), Some((80, 100)));
     /// # Ok::<(), runguard_core::budget::BudgetExceeded>(())
     /// ```
-    pub fn spent_to(&self, thousandths: u64) -> Option<BudgetExceeded> {
-        first_of(self.tree().on(self.path()).flat_map(|(level, account)| account.spent_to(thousandths, account.limits, level, NOW))).err()
+    pub fn nearly_spent(&self, reserve: Reserve) -> Option<BudgetExceeded> {
+        first_of(self.tree().on(self.path()).flat_map(|(level, account)| account.nearly_spent(reserve, account.limits, level, NOW))).err()
     }
 
     /// Asks whether [`Self::reserve`] would be granted, and takes nothing.

@@ -4,6 +4,7 @@
 //! `time-zones`): nothing is read from the machine, so every node counts alike. Who has no use for them, as WebAssembly with a calendar
 //! of its own, leaves the feature out and says itself when a period ends.
 
+use crate::time::Span;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -29,6 +30,15 @@ impl Period {
             Self::Day => "day",
             Self::Week => "week",
             Self::Month => "month",
+        }
+    }
+
+    /// No such period is longer, also where an hour comes twice.
+    pub const fn longest(self) -> Span {
+        match self {
+            Self::Day => Span::from_seconds(25 * 3600),
+            Self::Week => Span::from_seconds((7 * 24 + 1) * 3600),
+            Self::Month => Span::from_seconds((31 * 24 + 1) * 3600),
         }
     }
 }

@@ -23,7 +23,8 @@
 //!   settles it later, for as long as that is remembered, settles it in the place of that: nothing is paid twice.
 //! - With a new period what was spent and called begins at nothing; what is set aside stays, and is paid in the period it is settled in.
 //!   What was taken to have been paid stays in the period in which its time was over: of the next it takes only what it cost beyond that.
-//!   Periods only go on: a clock that jumps back finds the one that has begun, so it frees nothing and loses nothing.
+//!   Periods only go on: a clock that jumps back finds the one that has begun, so it frees nothing and loses nothing. Only where it had run
+//!   so far ahead that not even the next period ends as late, the one that it is begins, and has what was spent.
 
 mod calls;
 mod exceeded;
@@ -233,6 +234,11 @@ pub enum Entry {
         /// Until then it is to be settled.
         expires: Timestamp,
     },
+    /// A period that ends far too late, because a clock ran ahead, is none: what was counted in it belongs to the one that begins next.
+    TakenBack {
+        /// When it would have ended; another one is left alone.
+        ends: Timestamp,
+    },
 }
 
 /// One level of a budget.
@@ -267,6 +273,7 @@ impl Account {
             Entry::Settled { id } => self.settle(*id),
             Entry::Counted { key } => self.calls.add(*key, most_keys),
             Entry::Began { ends } => self.begin(*ends),
+            Entry::TakenBack { ends } => self.ends = self.ends.filter(|known| known != ends),
         }
     }
 
@@ -283,9 +290,17 @@ impl Account {
         }
     }
 
-    /// Whether a period has to begin before anything is asked of an account that counts by periods.
-    pub fn is_over(&self, now: Timestamp) -> bool {
-        self.ends.is_none_or(|ends| ends <= now)
+    /// What has to be entered before anything is asked of an account that counts by periods; `end_of` says when the one ends that a moment is
+    /// in. One that ends after the next was begun by a clock that ran ahead: until that end nothing would begin anew.
+    pub fn due(&self, period: Period, now: Timestamp, end_of: impl Fn(Timestamp) -> Timestamp) -> Vec<Entry> {
+        match self.ends {
+            Some(ends) if ends > now => {
+                // The calendar is asked only where it matters: this is asked with every request.
+                let is_far = ends > now.plus(period.longest()) && ends > end_of(end_of(now));
+                if is_far { vec![Entry::TakenBack { ends }, Entry::Began { ends: end_of(now) }] } else { Vec::new() }
+            }
+            Some(_) | None => vec![Entry::Began { ends: end_of(now) }],
+        }
     }
 
     /// What an account counted before it had periods belongs to its first.
@@ -439,11 +454,10 @@ impl Account {
         self.passed(Cost::ZERO, limits, level, now, |spent, _, _, ceiling| spent >= ceiling)
     }
 
-    /// The limits of which at least so many thousandths are spent.
-    pub fn spent_to(&self, thousandths: u64, limits: Limits, level: Level, now: Timestamp) -> impl Iterator<Item = BudgetExceeded> {
-        self.passed(Cost::ZERO, limits, level, now, move |spent, _, _, ceiling| {
-            u128::from(spent) * 1_000 >= u128::from(ceiling) * u128::from(thousandths)
-        })
+    /// The limits that are spent but for their reserve.
+    pub fn nearly_spent(&self, reserve: Reserve, limits: Limits, level: Level, now: Timestamp) -> impl Iterator<Item = BudgetExceeded> {
+        let limited = self.passed(Cost::ZERO, limits, level, now, |_, _, _, ceiling| ceiling < COUNTABLE);
+        limited.filter(move |limit| reserve.is_reached(limit.unit, limit.spent, limit.limit))
     }
 
     /// The limits into which what was paid beyond an estimate does not fit beside what others have set aside: who stayed within it did
@@ -513,6 +527,48 @@ impl Account {
             let (spent, reserved, asked, limit) = (spent[number], reserved[number], asked[number], ceilings[number]);
             is_passed(spent, reserved, asked, limit).then_some(BudgetExceeded { unit, level, spent, reserved, asked, limit, renews_at })
         })
+    }
+}
+
+/// How much of a limit is kept for the end: once no more than that is left, it is nearly spent.
+///
+/// ```
+/// use runguard_core::ledger::{Reserve, Unit};
+///
+/// assert_eq!(Reserve::but_for(800).of(Unit::Tokens, 1_001), 200, "of 1,001 tokens 801 are to be spent");
+/// let reserve = Reserve { usd_thousandths: 100, tokens_thousandths: 0, tokens: 512 };
+/// assert_eq!((reserve.of(Unit::Usd, 5_000), reserve.of(Unit::Tokens, 100_000)), (500, 512));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reserve {
+    /// Thousandths of the dollars.
+    pub usd_thousandths: u64,
+    /// Thousandths of the tokens.
+    pub tokens_thousandths: u64,
+    /// Tokens; the larger of both counts.
+    pub tokens: u64,
+}
+
+impl Reserve {
+    /// What is left once so many thousandths of a limit are spent, of dollars as of tokens.
+    pub const fn but_for(thousandths: u64) -> Self {
+        let kept = 1_000_u64.saturating_sub(thousandths);
+        Self { usd_thousandths: kept, tokens_thousandths: kept, tokens: 0 }
+    }
+
+    /// Whether no more than that is left of a limit.
+    pub fn is_reached(self, unit: Unit, spent: u64, limit: u64) -> bool {
+        limit.saturating_sub(spent) <= self.of(unit, limit)
+    }
+
+    /// Of a limit, in its unit.
+    pub fn of(self, unit: Unit, limit: u64) -> u64 {
+        let share = |thousandths: u64| u64::try_from(u128::from(limit) * u128::from(thousandths) / 1_000).unwrap_or(u64::MAX);
+        match unit {
+            Unit::Usd => share(self.usd_thousandths),
+            Unit::Tokens => share(self.tokens_thousandths).max(self.tokens),
+            Unit::Calls => 0,
+        }
     }
 }
 

@@ -12,6 +12,7 @@ pub mod hashed;
 pub mod ledger;
 pub mod limits;
 pub mod money;
+pub mod nearest;
 pub mod notice;
 pub mod object;
 pub mod packed;

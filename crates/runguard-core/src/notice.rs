@@ -45,6 +45,9 @@ pub enum Severity {
 }
 
 impl Severity {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Info, Self::Warning, Self::Error, Self::Critical];
+
     /// Its name on the wire.
     pub const fn code(self) -> &'static str {
         match self {
@@ -67,6 +70,9 @@ pub enum AlertState {
 }
 
 impl AlertState {
+    /// Both of them.
+    pub const ALL: [Self; 2] = [Self::Firing, Self::Resolved];
+
     /// Its name on the wire.
     pub const fn code(self) -> &'static str {
         match self {

@@ -14,7 +14,7 @@ use crate::money::{MoneyError, NanoDollars};
 use crate::similarity::{Junk, ratio};
 pub use meter::{
     BYTES_OF_A_NUMBER, FEWEST_BYTES_A_TOKEN, FRAME_TOKENS, LONGEST_ANSWER, Prompt, SHORTEST_ANSWER, USUAL_BYTES_A_TOKEN, answer_size,
-    longest_answer, unmetered, usual_tokens,
+    longest_answer, may_be_billed, unmetered, usual_tokens,
 };
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

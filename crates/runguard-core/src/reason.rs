@@ -70,7 +70,7 @@ macro_rules! for_every_guard {
             }
             /// A failing upstream is hammered by every session.
             ApiCircuit = "api_circuit" in api_circuit, "API circuit", subject "endpoint" {
-                /// The first refusal after the circuit opened.
+                /// The first block after the circuit opened.
                 CircuitJustTripped = "circuit_just_tripped", "Circuit tripped";
                 /// The circuit is open, or half-open with every probe out.
                 CircuitOpen = "circuit_open", "Circuit open";
@@ -104,7 +104,7 @@ macro_rules! for_every_guard {
                 StalledSameResult = "stalled_same_result", "Other arguments, same result";
                 /// Call after call failed, whatever they said.
                 StalledFailing = "stalled_failing", "Nothing succeeds";
-                /// The run is long, and a check failed again after a change.
+                /// The run is long, and a check failed again after a change or a file was put back again and again.
                 StalledLongRun = "stalled_long_run", "Too long, and still failing";
             }
             /// A run that asks a model again and again gets nowhere, or was stopped.

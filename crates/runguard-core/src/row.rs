@@ -16,7 +16,7 @@ use std::sync::Arc;
 named! {
     /// What a row is about.
     Kind {
-        /// Somebody asked, and could have been refused.
+        /// Somebody asked, and could have been blocked.
         Check = "check", "Check",
         /// Somebody told what happened.
         Record = "record", "Record",
@@ -32,7 +32,7 @@ named! {
         Allowed = "allowed", "Allowed",
         /// It may go on, and would not where rules are enforced.
         WouldBlock = "would_block", "Would be blocked",
-        /// It was refused.
+        /// It may not go on.
         Blocked = "blocked", "Blocked",
         /// What it told was taken.
         Recorded = "recorded", "Recorded",

@@ -7,6 +7,8 @@ use proptest::prelude::*;
 use runguard_core::budget::{
     Budget, BudgetError, BudgetExceeded, Cost, Level, Limits, MAX_KEYS, MAX_OPEN_RESERVATIONS, Reservation, Unit, UsageRefused, call_key,
 };
+use runguard_core::calendar::Period;
+use runguard_core::ledger::{Account, Entry};
 use runguard_core::money::NanoDollars;
 use runguard_core::prices::{UnknownModelError, Usage};
 use runguard_core::time::Timestamp;
@@ -252,7 +254,7 @@ mod stories {
         held.release();
         assert_eq!(child.check(Cost { usd: nanos(1), tokens: 1 }).unwrap_err().unit, Unit::Tokens);
         let (day, key) = (root.scope(usd_limit(dollars("1"))), root.scope(usd_limit(dollars("1"))));
-        day.renew(Timestamp::from_millis(100), Timestamp::from_millis(1));
+        day.renew(Period::Day, Timestamp::from_millis(1), |_| Timestamp::from_millis(100));
         let drawn = root.scope(Limits::default()).within(&[&day, &key]).unwrap();
         drawn.record(Cost::usd(dollars("1"))).unwrap();
         assert_eq!(drawn.used_up().unwrap().level, Level::Scope(1), "what never renews");
@@ -280,7 +282,7 @@ mod stories {
     fn a_clock_that_jumps_back_finds_the_period_that_has_begun() {
         const DAY: i64 = 86_400_000;
         let day = Budget::new(usd_limit(dollars("1")));
-        let renew = |now: i64| day.renew(Timestamp::from_millis(now.div_euclid(DAY) * DAY + DAY), Timestamp::from_millis(now));
+        let renew = |now: i64| day.renew(Period::Day, Timestamp::from_millis(now), end_of_day);
         renew(DAY - 1);
         let over_midnight = day.reserve_with_id(Cost::usd(dollars("0.25"))).unwrap();
         day.record(Cost::usd(dollars("0.75"))).unwrap();
@@ -517,7 +519,7 @@ mod properties {
                             Some(_) => *plain = Plain { limits: plain.limits, reserved: plain.reserved, ends: Some(ends), ..Plain::default() },
                             None => plain.ends = Some(ends),
                         }
-                        budgets[budget].renew(Timestamp::from_millis(ends), Timestamp::from_millis(now));
+                        budgets[budget].renew(Period::Day, Timestamp::from_millis(now), |_| Timestamp::from_millis(ends));
                     }
                 }
 
@@ -644,5 +646,37 @@ mod threads {
     #[test]
     fn ten_million_records_sum_exactly() {
         records_sum_exactly(10_000_000);
+    }
+}
+
+/// Days of UTC, for whatever clock.
+fn end_of_day(at: Timestamp) -> Timestamp {
+    const DAY: i64 = 86_400_000;
+    Timestamp::from_millis((at.as_millis().div_euclid(DAY) + 1).saturating_mul(DAY))
+}
+
+proptest! {
+    #[test]
+    fn no_clock_closes_a_period_for_long_and_none_loses_what_was_spent(steps in prop::collection::vec((0i64..400 * 86_400_000, 1u64..100), 1..40)) {
+        let mut account = Account::default();
+        let mut expected = 0;
+        for (at, tokens) in steps {
+            let now = Timestamp::from_millis(at);
+            let due = account.due(Period::Day, now, end_of_day);
+            // Only a period that is over ends what was counted in it.
+            if account.renews_at().is_some_and(|ends| ends <= now) {
+                expected = 0;
+            }
+            for entry in &due {
+                account.apply(entry, now, MAX_KEYS);
+                // Whoever reads it twice has it once.
+                account.apply(&due[0], now, MAX_KEYS);
+            }
+            let ends = account.renews_at().unwrap();
+            prop_assert!(now < ends && ends <= end_of_day(end_of_day(now)), "{now:?} {ends:?}");
+            account.apply(&Entry::Spent(Cost::tokens(tokens)), now, MAX_KEYS);
+            expected += tokens;
+            prop_assert_eq!(account.spent(now).tokens, expected);
+        }
     }
 }

@@ -5,7 +5,9 @@
 #[path = "stories/player.rs"]
 mod player;
 
+use runguard_core::prices::{ServiceTier, Usage, may_be_billed};
 use runguard_core::run::reply;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 #[test]
@@ -31,6 +33,31 @@ fn every_reply_is_an_answer_or_somebodys_fault() {
     for expected in player::told()["replies"].as_array().unwrap() {
         let status = expected["status"].as_u64().unwrap() as u16;
         let read = reply::read("POST", "/guard/loop", status, expected["text"].as_str().unwrap());
+        if let (Some(says), Ok(answer)) = (expected.get("says"), &read) {
+            assert_eq!(&serde_json::from_str::<Value>(answer).unwrap(), says, "{expected}");
+        }
         assert_eq!(read.map_or_else(|none| none.fault.name(), |_| "answer"), expected["is"], "{expected}");
+    }
+}
+
+#[test]
+fn every_usage_is_counted() {
+    for expected in player::told()["usages"].as_array().unwrap() {
+        let mut report = Map::new();
+        for told in expected["reports"].as_array().unwrap() {
+            report.extend(told.as_object().unwrap().clone().into_iter().filter(|(_, value)| !value.is_null()));
+        }
+        let read = if expected["path"] == "/messages" { Usage::from_anthropic } else { Usage::from_openai };
+        let usage = read(&Value::Object(report)).unwrap();
+        let usage = expected["service_tier"].as_str().map_or(usage, |tier| usage.in_tier(ServiceTier::named(tier)));
+        assert_eq!(usage, serde_json::from_value(expected["used"].clone()).unwrap(), "{expected}");
+    }
+}
+
+#[test]
+fn every_failure_may_be_billed_or_not() {
+    for expected in player::told()["failures"].as_array().unwrap() {
+        let names = expected["errors"].as_array().unwrap().iter().map(|name| name.as_str().unwrap());
+        assert_eq!(may_be_billed(names), expected["may_be_billed"].as_bool().unwrap(), "{expected}");
     }
 }

@@ -33,6 +33,8 @@ pub enum Role {
 }
 
 impl Role {
+    pub const ALL: [Self; 4] = [Self::Guard, Self::Read, Self::Admin, Self::Metrics];
+
     pub const fn name(self) -> &'static str {
         match self {
             Self::Guard => "guard",
@@ -43,7 +45,17 @@ impl Role {
     }
 
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Guard, Self::Read, Self::Admin, Self::Metrics].into_iter().find(|role| role.name() == name)
+        Self::ALL.into_iter().find(|role| role.name() == name)
+    }
+
+    /// What it may do.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::Guard => "May ask the guards",
+            Self::Read => "May look at the log",
+            Self::Admin => "May look, ask and change",
+            Self::Metrics => "May read the service's own figures, and nothing else",
+        }
     }
 }
 

@@ -8,11 +8,13 @@ mod gateway;
 mod layers;
 mod secrets;
 mod tables;
+mod units;
 
 pub use self::example::{example, toml_text};
-pub use self::gateway::{GatewaySettings, OWN_PATHS, OnLoop, OnStop, Speaks, Upstream, WhenCallerLeaves};
+pub use self::gateway::{GatewaySettings, LengthField, OWN_PATHS, OnLoop, OnStop, Speaks, Upstream, WhenCallerLeaves};
 use self::layers::{Layer, environment_layer, file_layer, flag_layer, merged, price_of_operations, source_of};
 pub use self::tables::{LogSettings, SERVICE_KEYS, ServerSettings, StoreSettings, TelemetrySettings, WhenAway};
+pub use self::units::unit_of;
 use crate::alerts::AlertSettings;
 use runguard_guards::policy::{self, Policies, SettingsProblem, Tree, merge};
 use runguard_insight::insight::digest::Savings;
@@ -357,9 +359,7 @@ fn typed(tree: &Tree) -> Result<Settings, SettingsProblem> {
     let mut tables: HashMap<&str, &Tree> = HashMap::new();
     for (key, value) in tree {
         let Some(known) = TOP.into_iter().find(|known| known == key) else {
-            let hint = runguard_guards::input::closest(key, TOP.into_iter())
-                .map_or_else(|| format!("known are {}", TOP.join(", ")), |near| format!("did you mean `{near}`?"));
-            return Err(SettingsProblem::new(&[key], format!("unknown table; {hint}")));
+            return Err(SettingsProblem::new(&[key], format!("unknown table; {}", runguard_core::nearest::hint(key, TOP.into_iter()))));
         };
         tables.insert(known, value.as_object().ok_or_else(|| SettingsProblem::new(&[key], "must be a table"))?);
     }

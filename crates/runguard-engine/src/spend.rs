@@ -11,7 +11,7 @@ use runguard_core::row::{Action, Row};
 use runguard_core::text::StoreText;
 use runguard_core::{GuardName, Timestamp};
 use runguard_guards::guard::agent_run::{self, Control};
-use runguard_guards::guard::budget::{Standing, Watched};
+use runguard_guards::guard::budget::{BudgetFigures, Watched};
 use runguard_insight::insight::digest::Range;
 use runguard_insight::insight::digest::spend::{KEY, MODEL, SCOPE};
 use runguard_insight::insight::spend::{BudgetStands, By, Figures, Run, RunQuery, RunState, Runs, Spent};
@@ -23,30 +23,30 @@ const MOST_BUDGETS: usize = 100;
 /// Of all tenants together.
 const MOST_TENANTS: usize = 20;
 
-fn figures(standing: &Standing) -> Figures {
+fn figures(found: &BudgetFigures) -> Figures {
     Figures {
-        spent_usd: standing.spent.usd.as_dollars(),
-        reserved_usd: standing.reserved.usd.as_dollars(),
-        overdue_usd: standing.overdue.usd.as_dollars(),
-        limit_usd: standing.limits.usd.map(NanoDollars::as_dollars),
-        remaining_usd: standing.remaining_usd.map(NanoDollars::as_dollars),
-        spent_tokens: standing.spent.tokens,
-        reserved_tokens: standing.reserved.tokens,
-        limit_tokens: standing.limits.tokens,
-        remaining_tokens: standing.remaining_tokens,
+        spent_usd: found.spent.usd.as_dollars(),
+        reserved_usd: found.reserved.usd.as_dollars(),
+        overdue_usd: found.overdue.usd.as_dollars(),
+        limit_usd: found.limits.usd.map(NanoDollars::as_dollars),
+        remaining_usd: found.remaining_usd.map(NanoDollars::as_dollars),
+        spent_tokens: found.spent.tokens,
+        reserved_tokens: found.reserved.tokens,
+        limit_tokens: found.limits.tokens,
+        remaining_tokens: found.remaining_tokens,
     }
 }
 
 impl Engine {
     /// How budgets of one tenant stand.
-    async fn standings(&self, tenant: &str, watched: &[Watched], now: Timestamp) -> Result<Vec<Standing>, StoreError> {
+    async fn budget_figures(&self, tenant: &str, watched: &[Watched], now: Timestamp) -> Result<Vec<BudgetFigures>, StoreError> {
         let places: Vec<_> = watched.iter().map(Watched::place).collect();
         let labels: Vec<_> = places.iter().map(|place| label(tenant, place, StoreText::Full)).collect();
         let cells: Vec<_> = places.iter().zip(&labels).map(|(place, label)| cell(self.store.names(), tenant, place, label)).collect();
         if cells.is_empty() {
             return Ok(Vec::new());
         }
-        let read = |watched: &[Watched], state: &dyn Fn(usize) -> Option<Vec<u8>>| -> Vec<Standing> {
+        let read = |watched: &[Watched], state: &dyn Fn(usize) -> Option<Vec<u8>>| -> Vec<BudgetFigures> {
             watched.iter().enumerate().map(|(number, watched)| watched.stands(state(number).as_deref(), now)).collect()
         };
         self.store.apply(&cells, |view| Decided::Reply(read(watched, &|number| view.get(number).map(<[u8]>::to_vec)))).await
@@ -78,13 +78,13 @@ impl Engine {
             let mut watched = Watched::shared(settings.policies.for_tenant(&tenant), of_kind);
             watched.dedup();
             watched.truncate(MOST_BUDGETS);
-            let standings = self.standings(&tenant, &watched, now).await?;
-            spent.budgets.extend(watched.into_iter().zip(standings).map(|(watched, standing)| BudgetStands {
+            let found = self.budget_figures(&tenant, &watched, now).await?;
+            spent.budgets.extend(watched.into_iter().zip(found).map(|(watched, budget)| BudgetStands {
                 tenant: tenant.to_string(),
                 scope: watched.label,
                 name: watched.name,
-                figures: figures(&standing),
-                renews_at_ms: standing.renews_at.map(Timestamp::as_millis),
+                figures: figures(&budget),
+                renews_at_ms: budget.renews_at.map(Timestamp::as_millis),
                 ..BudgetStands::default()
             }));
         }
@@ -103,10 +103,10 @@ impl Engine {
             let policy = settings.policies.for_tenant(&tenant);
             for numbers in numbers.chunks(MOST_BUDGETS) {
                 let watched: Vec<Watched> = numbers.iter().map(|number| Watched::of_run(policy, &runs.runs[*number].run)).collect();
-                let standings = self.standings(&tenant, &watched, now).await?;
-                for (number, standing) in numbers.iter().zip(standings) {
+                let found = self.budget_figures(&tenant, &watched, now).await?;
+                for (number, budget) in numbers.iter().zip(found) {
                     let run = &mut runs.runs[*number];
-                    run.budget = figures(&standing);
+                    run.budget = figures(&budget);
                     // What is set aside is under way, however long it takes.
                     if run.state == RunState::Idle && run.budget.reserved_usd > 0.0 {
                         run.state = RunState::Live;

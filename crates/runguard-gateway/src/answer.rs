@@ -104,9 +104,14 @@ impl Account {
     }
 
     /// No more words than are paid for: a provider that pays no attention to its bound has been cut, or should have been.
-    pub(crate) fn within(self, most_tokens: Option<u64>) -> Self {
+    pub(crate) fn within(&self, most_tokens: Option<u64>) -> Self {
         let most = most_tokens.map_or(u64::MAX, |tokens| tokens.saturating_mul(USUAL_BYTES_A_TOKEN));
-        Self { bytes: self.bytes.min(most), ..self }
+        Self { bytes: self.bytes.min(most), ..self.clone() }
+    }
+
+    /// Whether the provider has counted all of it: it counts at the end.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.usage.is_some() && !self.finish.is_empty()
     }
 
     /// Whether nobody has counted it.
@@ -282,6 +287,15 @@ impl Meter {
     /// The mistake that the stream told of, as the status that it would have been.
     pub(crate) fn mistake(&self) -> Option<StatusCode> {
         self.mistake
+    }
+
+    /// How it is served, where that is known: that the provider may choose says nothing. Of a chat each piece says it where there is a choice.
+    pub(crate) fn tier(&self) -> Option<ServiceTier> {
+        match self.tier.as_deref() {
+            Some("auto") => None,
+            Some(tier) => Some(ServiceTier::named(tier)),
+            None => (self.events > 0 && matches!(self.api, Api::Chat | Api::Completions)).then_some(ServiceTier::Standard),
+        }
     }
 
     /// Whether certainly more was written than so many tokens: hardly any token has so many bytes.

@@ -52,8 +52,8 @@ impl Api {
     /// written.
     pub(crate) const fn length_members(self) -> &'static [&'static str] {
         match self {
-            Self::Chat => &["max_completion_tokens", "max_tokens"],
-            Self::Completions | Self::Messages => &["max_tokens"],
+            Self::Chat => &[NEWER_LENGTH, OLDER_LENGTH],
+            Self::Completions | Self::Messages => &[OLDER_LENGTH],
             Self::Responses => &["max_output_tokens"],
             Self::Embeddings => &[],
             Self::Converse => &["inferenceConfig.maxTokens"],
@@ -61,6 +61,11 @@ impl Api {
         }
     }
 }
+
+/// What bounds an answer in a chat: by `OpenAI`'s newer name, which its models that think want, and by the older one, which is all that most
+/// others read.
+pub(crate) const NEWER_LENGTH: &str = "max_completion_tokens";
+pub(crate) const OLDER_LENGTH: &str = "max_tokens";
 
 /// What is to be done with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +108,7 @@ pub(crate) fn kind_of(dialect: Dialect, method: &Method, path: &str) -> Kind {
         }
     } else if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::DELETE) {
         // Reading what is there and removing it is not billed by the token. A realtime session begins with a GET.
-        if path.starts_with("/realtime") { Kind::Unmetered } else { Kind::Free }
+        if path.get(..9).is_some_and(|start| start.eq_ignore_ascii_case("/realtime")) { Kind::Unmetered } else { Kind::Free }
     } else {
         Kind::Unmetered
     }
@@ -133,7 +138,9 @@ mod tests {
         }
         assert_eq!(post(Dialect::Anthropic, "/messages/batches"), Kind::Unmetered);
         assert_eq!(kind_of(Dialect::OpenAi, &Method::GET, "/models"), Kind::Free);
-        assert_eq!(kind_of(Dialect::OpenAi, &Method::GET, "/realtime"), Kind::Unmetered);
+        for path in ["/realtime", "/Realtime", "/REALTIME/sessions"] {
+            assert_eq!(kind_of(Dialect::OpenAi, &Method::GET, path), Kind::Unmetered, "{path}");
+        }
         for path in ["/../../admin", "//realtime", "/./realtime", "/models/%2e%2e", "/a\\b", "/models//x"] {
             assert_eq!(kind_of(Dialect::OpenAi, &Method::GET, path), Kind::Unmetered, "{path}");
         }

@@ -2,7 +2,8 @@
 
 use crate::answer;
 use crate::beginning::FoundAgain;
-use crate::circuit::{Circuit, Standing, is_unavailable};
+use crate::circuit::{Circuit, is_unavailable};
+use crate::dearer::Times;
 use crate::earlier::Answer;
 use crate::identity::RunName;
 use crate::money::{Guards, NotSetAside, SetAside, Wanted};
@@ -11,6 +12,7 @@ use crate::pieces::{self, Events};
 use crate::question::Question;
 use crate::refusal::Refusal;
 use crate::relay::{self, Passed, ToldLater};
+use crate::serving::Payer;
 use crate::upstream::{self, Address, Credentials};
 use crate::{Gateway, MOST_ANSWER_BYTES, OWN_KEY, api::Dialect, refused, with_length, with_run};
 use bytes::Bytes;
@@ -20,6 +22,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use runguard_core::Reason;
+use runguard_core::breaker::Phase;
 use runguard_core::prices::{Prompt, USUAL_BYTES_A_TOKEN, Usage};
 use runguard_core::run::Used;
 use runguard_engine::settings::Settings;
@@ -28,10 +31,8 @@ use runguard_http::reply::Reply;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a provider may add to a prompt that nobody here has seen.
-const MOST_UNSEEN_TOKENS: u64 = 200_000;
 /// More than fits into any model.
-const MOST_DOCUMENTS: u64 = 10;
+const MOST_UNSEEN_TOKENS: u64 = 2_000_000;
 /// How long a provider may take to begin its answer.
 const BEGINS: Duration = Duration::from_secs(600);
 /// An answer that is cut shorter than this is not worth having, unless it was asked for so short.
@@ -105,18 +106,18 @@ impl Asking<'_> {
     pub(crate) async fn attempt(&self, mut guards: Guards, candidate: Candidate) -> Attempt {
         let Candidate { model, address, mut question, body } = candidate;
         question.times_the_price = self.times_the_price(&question);
-        question.most_prompt = self.most_read(&question).saturating_mul(question.times_the_price);
+        question.most_prompt = self.most_read(&question);
         let circuit_guards = guards.clone();
         let new = || Circuit::new(&circuit_guards, &self.gateway.lately, &self.passing.upstream, &model, &self.run.name);
         let circuit = self.settings.gateway.circuits.then(new);
-        let (standing, mut permit) = match &circuit {
-            None => (Standing::Closed, None),
-            Some(circuit) => match circuit.standing().await {
-                Standing::Open => match circuit.enter().await {
-                    Ok(permit) => (Standing::Closed, permit),
+        let (phase, mut permit) = match &circuit {
+            None => (Phase::Closed, None),
+            Some(circuit) => match circuit.phase().await {
+                Phase::Open => match circuit.enter().await {
+                    Ok(permit) => (Phase::Closed, permit),
                     Err(refusal) => return Attempt::Unavailable(self.refuse(refusal, &question)),
                 },
-                standing @ (Standing::Closed | Standing::Testing) => (standing, None),
+                phase @ (Phase::Closed | Phase::HalfOpen) => (phase, None),
             },
         };
         let set_aside = match self.set_aside(&guards, &question).await {
@@ -133,7 +134,7 @@ impl Asking<'_> {
             return Attempt::Refused(self.refuse(refusal, &question));
         }
         // Whoever tests it has the money for it: else nobody would, for a while.
-        if let Some(circuit) = circuit.as_ref().filter(|_| standing == Standing::Testing) {
+        if let Some(circuit) = circuit.as_ref().filter(|_| phase == Phase::HalfOpen) {
             permit = match circuit.enter().await {
                 Ok(permit) => permit,
                 Err(refusal) => {
@@ -143,11 +144,11 @@ impl Asking<'_> {
                 }
             };
         }
-        let shortened = set_aside.max_output();
+        let shortened = set_aside.max_output().map(|output| question.times_the_price.written_for(output));
         // Where nothing is limited the question stays as it is.
-        let bound =
-            shortened.or_else(|| if set_aside.books.is_limited() && question.max_output.is_none() { question.longest() } else { None });
-        let paid_output = shortened.or(question.max_output).or(bound).filter(|_| set_aside.books.is_limited());
+        let is_limited = set_aside.books.is_limited();
+        let bound = shortened.or_else(|| (is_limited && !question.says_length).then(|| question.longest()));
+        let paid_output = shortened.or(question.max_output).or(bound).filter(|_| is_limited);
         let began = Instant::now();
         let sent = match question.prepare(&body, bound) {
             Ok(prepared) => send(self.passing.dialect, &address.uri(), self.parts, self.credentials, prepared).await,
@@ -197,6 +198,7 @@ impl Asking<'_> {
             shortened,
             circuit: None,
             found_again: self.found_again.clone(),
+            payer: self.payer(),
         };
         if is_stream {
             let (head, body) = response.into_parts();
@@ -266,33 +268,39 @@ impl Asking<'_> {
         matches!(self.credentials, Credentials::Callers) && self.parts.headers.contains_key(&OWN_KEY)
     }
 
-    /// The most tokens that the model reads, images apart.
+    /// The most tokens that the model reads.
     fn most_read(&self, question: &Question) -> u64 {
-        let mut tokens = question.most_words;
+        let mut tokens = question.most_prompt;
         if question.follows {
-            tokens = tokens.saturating_add(self.earlier.and_then(|earlier| earlier.tokens).unwrap_or(MOST_UNSEEN_TOKENS));
+            tokens = tokens.saturating_add(self.earlier.and_then(|earlier| earlier.tokens).unwrap_or(question.longest_unseen));
         }
         let (referred, unknown) = self.gateway.most_referred(&self.passing.upstream, question);
-        let documents = question.documents.saturating_add(unknown).min(MOST_DOCUMENTS);
-        tokens.saturating_add(documents.saturating_mul(MOST_UNSEEN_TOKENS)).saturating_add(question.added).saturating_add(referred)
+        let documents = question.documents.saturating_add(unknown).saturating_mul(question.longest_unseen).min(MOST_UNSEEN_TOKENS);
+        tokens.saturating_add(documents).saturating_add(question.added).saturating_add(referred)
     }
 
-    /// What leaves to the provider how it is served is taken for as dear as that provider has been before.
-    fn times_the_price(&self, question: &Question) -> u64 {
-        let times_if_first = if self.gateway.serves_first(&self.passing.upstream) { question.times_if_first } else { 1 };
-        question.times_the_price.saturating_mul(times_if_first)
+    /// What leaves to the provider how it is served is taken for as dear as it can be, until that provider has said how it serves.
+    fn times_the_price(&self, question: &Question) -> Times {
+        if self.gateway.serves_as_usual(self.payer()) { question.times_the_price } else { question.times_if_first }
+    }
+
+    /// Whoever a provider knows by one key, and by the project of it that is named, it serves alike.
+    pub(crate) fn payer(&self) -> Payer {
+        let own = matches!(self.credentials, Credentials::Callers).then(|| upstream::presented_key(&self.parts.headers)).flatten();
+        Payer::new(&self.passing.upstream, own, &upstream::project(&self.parts.headers, self.credentials))
     }
 
     async fn set_aside(&self, guards: &Guards, question: &Question) -> Result<SetAside, Refusal> {
+        let times = question.times_the_price;
         // As many bytes as even the usual rule makes so many tokens of: what is set aside is never what is only usual.
-        let bytes = question.most_prompt.saturating_mul(USUAL_BYTES_A_TOKEN);
-        let prompt = Prompt { bytes, ..question.images() };
+        let bytes = times.of_read(question.most_prompt).saturating_mul(USUAL_BYTES_A_TOKEN);
         let wanted = Wanted {
             model: &question.model,
-            prompt,
-            max_output: question.longest(),
-            shortest: shortest(question),
-            choices: question.choices.saturating_mul(question.times_the_price),
+            prompt: Prompt { bytes, attachments: 0 },
+            max_output: times.of_written(question.longest()),
+            shortest: times.of_written(shortest(question)),
+            longest: question.longest(),
+            choices: question.choices,
             patience: Duration::from_millis(self.settings.gateway.patience.as_millis()),
         };
         self.gateway.runs.set_aside(guards, &self.run.name, wanted).await.map_err(|refused| match refused {
@@ -317,7 +325,7 @@ impl Asking<'_> {
 
     /// An answer that comes in one piece.
     async fn whole(&self, passed: Passed, response: Response<Incoming>) -> (Reply, Told) {
-        let Passed { question, run, set_aside, mut guards, shortened, paid_output, found_again, .. } = passed;
+        let Passed { question, run, set_aside, mut guards, shortened, paid_output, found_again, payer, .. } = passed;
         let (head, body) = response.into_parts();
         let Some(body) = pieces::whole(body, MOST_ANSWER_BYTES).await else {
             let worst = question.worst(paid_output);
@@ -334,7 +342,7 @@ impl Asking<'_> {
         let account = answer::read(question.api, &head.headers, &body).within(most_output(&question, paid_output));
         let names = if head.status.is_success() { found_again.names(&account) } else { Vec::new() };
         account.tell(&mut guards.call, &names);
-        self.gateway.learn(&self.passing.upstream, &question, &account);
+        self.gateway.learn(&self.passing.upstream, payer, &question, &account);
         let mut counted = Usage::default();
         let told = match account.mistake.filter(|_| head.status.is_success()) {
             Some(mistake) if account.usage.is_none() && account.bytes == 0 => Told::Instead(mistake),
@@ -345,7 +353,7 @@ impl Asking<'_> {
         let used = if is_paid { account.used(&question, paid_output, &mut counted) } else { Used::Nothing };
         let is_estimated = is_paid && account.is_estimated();
         let books = self.gateway.runs.settle(&guards, set_aside, used).await;
-        self.gateway.remember(&guards, &account, &run.name, &names).await;
+        self.gateway.remember(&guards, &account, &run.name, &names, &found_again).await;
         let mut reply: Reply = Response::from_parts(head, Either::Left(Full::new(body)));
         *reply.headers_mut() = upstream::without_hop(reply.headers());
         (with_run(with_length(reply, shortened, is_estimated), &run, Some(&books)), told)

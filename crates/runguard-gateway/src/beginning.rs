@@ -8,7 +8,7 @@
 use crate::Gateway;
 use crate::answer::Account;
 use crate::api::Api;
-use crate::earlier::{Named, filed};
+use crate::earlier::{Answer, Named, filed};
 use crate::history;
 use crate::identity::{Begins, RunName};
 use crate::members::Members;
@@ -36,6 +36,8 @@ pub(crate) struct FoundAgain {
     upstream: String,
     /// The conversation that the provider keeps, where the question names one.
     conversation: Option<String>,
+    /// The answer that the question follows there.
+    follows: Option<(String, Option<u64>)>,
     /// Of a first question: whose it is and how it begins, for conversations that are sent whole.
     beginning: Option<String>,
     /// The hash of all that it says, and its run.
@@ -43,8 +45,18 @@ pub(crate) struct FoundAgain {
 }
 
 impl FoundAgain {
-    pub(crate) fn new(upstream: &str, conversation: Option<String>) -> Self {
-        Self { upstream: upstream.to_owned(), conversation, ..Self::default() }
+    pub(crate) fn new(upstream: &str, conversation: Option<String>, follows: Option<&Answer>) -> Self {
+        let follows = follows.filter(|_| conversation.is_some()).map(Answer::place);
+        Self { upstream: upstream.to_owned(), conversation, follows, ..Self::default() }
+    }
+
+    /// What the conversation's name is filed under.
+    pub(crate) fn conversation(&self) -> Option<String> {
+        self.conversation.as_ref().map(|name| filed(&self.upstream, name))
+    }
+
+    pub(crate) fn follows(&self) -> Option<&(String, Option<u64>)> {
+        self.follows.as_ref()
     }
 
     /// What the answer's names are filed under; none where no question can refer to it.

@@ -20,16 +20,6 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How a circuit stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
-    Closed,
-    /// Nobody is let through now.
-    Open,
-    /// Few are, to see whether it works again.
-    Testing,
-}
-
 /// What the result of a call is known by, where the circuit was asked.
 pub(crate) type Permit = Option<String>;
 
@@ -48,12 +38,22 @@ struct Ends {
     since: Instant,
     calls: [u32; 2],
     failures: [u32; 2],
+    /// Of the failures, those that were not counted: the model mostly worked.
+    uncounted: [u32; 2],
     failures_in_a_row: u32,
+}
+
+/// What a call that ended says of its model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Lasts {
+    mostly_works: bool,
+    /// Failures that were not counted until now.
+    uncounted: u32,
 }
 
 impl Lately {
     /// One more call ended. Whether the model mostly works: fewer than half of the latest calls failed, and not all of the last few.
-    fn ended(&self, circuit: String, ok: bool, settings: &CircuitSettings, now: Instant) -> bool {
+    fn ended(&self, circuit: String, ok: bool, settings: &CircuitSettings, now: Instant) -> Lasts {
         let half = Duration::from_millis(settings.failure_window.as_millis()) / 2;
         let mut by_circuit = self.by_circuit.lock().unwrap_or_else(PoisonError::into_inner);
         if by_circuit.len() >= MOST_FOLLOWED {
@@ -62,17 +62,28 @@ impl Lately {
         if by_circuit.len() >= MOST_FOLLOWED {
             by_circuit.clear();
         }
-        let ends = by_circuit.entry(circuit).or_insert(Ends { since: now, calls: [0; 2], failures: [0; 2], failures_in_a_row: 0 });
+        let ends = by_circuit.entry(circuit).or_insert(Ends {
+            since: now,
+            calls: [0; 2],
+            failures: [0; 2],
+            uncounted: [0; 2],
+            failures_in_a_row: 0,
+        });
         let passed = now.duration_since(ends.since);
         if passed >= half {
             let shifted = |[latest, _]: [u32; 2]| if passed < half * 2 { [0, latest] } else { [0; 2] };
             (ends.calls, ends.failures, ends.since) = (shifted(ends.calls), shifted(ends.failures), now);
+            ends.uncounted = shifted(ends.uncounted);
         }
         ends.calls[0] += 1;
         ends.failures[0] += u32::from(!ok);
         ends.failures_in_a_row = if ok { 0 } else { ends.failures_in_a_row.saturating_add(1) };
         let [calls, failures] = [ends.calls, ends.failures].map(|counts| counts.iter().sum::<u32>());
-        failures * 2 < calls && ends.failures_in_a_row < settings.failure_threshold
+        let mostly_works = failures * 2 < calls && ends.failures_in_a_row < settings.failure_threshold;
+        ends.uncounted[0] += u32::from(!ok && mostly_works);
+        let is_told = !ok && !mostly_works;
+        let uncounted = if is_told { std::mem::take(&mut ends.uncounted).iter().sum() } else { 0 };
+        Lasts { mostly_works, uncounted }
     }
 }
 
@@ -97,16 +108,10 @@ impl<'a> Circuit<'a> {
     }
 
     /// How it stands. Whoever cannot say it stops nobody.
-    pub(crate) async fn standing(&self) -> Standing {
-        let Some(now) = self.guards.now() else { return Standing::Closed };
-        let Ok(Some(found)) = self.guards.engine.circuit(&self.guards.caller.tenant, self.asks.name(), now).await else {
-            return Standing::Closed;
-        };
-        match found.view.phase {
-            Phase::Closed => Standing::Closed,
-            Phase::Open => Standing::Open,
-            Phase::HalfOpen => Standing::Testing,
-        }
+    pub(crate) async fn phase(&self) -> Phase {
+        let Some(now) = self.guards.now() else { return Phase::Closed };
+        let found = self.guards.engine.circuit(&self.guards.caller.tenant, self.asks.name(), now).await;
+        found.ok().flatten().map_or(Phase::Closed, |found| found.view.phase)
     }
 
     /// Asks to be let through.
@@ -138,7 +143,7 @@ impl<'a> Circuit<'a> {
         let ok = head.is_some_and(|(status, _)| !is_unavailable(status) || (status == StatusCode::TOO_MANY_REQUESTS && is_own_key));
         let settings = self.settings();
         let circuit = format!("{}\0{}", self.guards.caller.tenant, self.asks.name());
-        let mostly_works = self.lately.ended(circuit, ok, &settings, Instant::now());
+        let lasts = self.lately.ended(circuit, ok, &settings, Instant::now());
         // Whoever counts rates has a rule for what is too much.
         let counts_all = settings.looks_at_rates();
         if ok && permit.is_none() && !counts_all {
@@ -153,7 +158,9 @@ impl<'a> Circuit<'a> {
             retry_after: head.filter(|_| !ok).and_then(|(_, headers)| header(headers)),
         };
         let question = self.asks.record_answer(self.run, permit.as_deref(), answer);
-        let call = PassedCall { mostly_works: !ok && !counts_all && mostly_works, ..self.guards.call.clone() };
+        // Whoever counts rates has counted every failure.
+        let uncounted = if counts_all { 0 } else { lasts.uncounted };
+        let call = PassedCall { mostly_works: !ok && !counts_all && lasts.mostly_works, uncounted, ..self.guards.call.clone() };
         let guards = Guards { call, ..self.guards.clone() };
         let answer = guards.ask(question.path(), &question.body()).await;
         drop(question.told(answer.as_deref()));
@@ -177,7 +184,8 @@ mod tests {
     #[test]
     fn a_model_mostly_works_until_half_of_its_calls_fail_or_all_of_the_last_few() {
         let (lately, settings, began) = (Lately::default(), CircuitSettings::default(), Instant::now());
-        let ended = |ok, seconds| lately.ended("openai/gpt-4o".to_owned(), ok, &settings, began + Duration::from_secs(seconds));
+        let lasts = |ok, seconds| lately.ended("openai/gpt-4o".to_owned(), ok, &settings, began + Duration::from_secs(seconds));
+        let ended = |ok, seconds| lasts(ok, seconds).mostly_works;
         // Two hundred in a minute, of which ten fail.
         for number in 0..200_u64 {
             assert!(ended(number % 20 != 7, number * 60 / 200) || number < 14, "at {number}");
@@ -185,9 +193,11 @@ mod tests {
         for _ in 0..9 {
             assert!(ended(false, 60));
         }
-        assert!(!ended(false, 60), "as many in a row as open it");
+        let dead = lasts(false, 60);
+        assert!(!dead.mostly_works && dead.uncounted >= 9, "as many in a row as open it: {dead:?}");
+        assert_eq!(lasts(false, 60).uncounted, 0, "they are told once");
         assert!(ended(true, 61));
         assert!(!ended(false, 200), "what was long ago does not count");
-        assert!(lately.ended("openai/other".to_owned(), true, &settings, began), "another has its own");
+        assert!(lately.ended("openai/other".to_owned(), true, &settings, began).mostly_works, "another has its own");
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::Gateway;
 use crate::answer::Account;
+use crate::beginning::FoundAgain;
 use crate::history::{Before, OpenCall};
 use crate::money::Guards;
 use runguard_core::fingerprint;
@@ -51,6 +52,28 @@ impl Answer {
         Before { name: &self.name, calls: &self.calls, said: self.said.as_deref() }
     }
 
+    /// What a question needs to be told apart from others that follow the same answer: which one that is, and how long the conversation was.
+    pub(crate) fn place(&self) -> (String, Option<u64>) {
+        (self.name.clone(), self.tokens)
+    }
+
+    /// The same in a conversation that has grown beside it: another answer came since the one that its question followed. Both are in it then.
+    fn beside(&self, latest: &Self, follows: Option<&(String, Option<u64>)>) -> Self {
+        if follows.is_some_and(|(name, _)| *name == latest.name) || latest.name == self.name {
+            return self.clone();
+        }
+        let before = follows.and_then(|(_, tokens)| *tokens).unwrap_or(0);
+        let tokens = self.tokens.zip(latest.tokens).map(|(own, latest)| latest.saturating_add(own.saturating_sub(before)).max(own));
+        Self { tokens, ..self.clone() }
+    }
+
+    /// The same beside all that are known to be the latest, the longest that any of them makes it. One that nobody knows may be longer still.
+    fn beside_all<'a>(&self, latest: impl IntoIterator<Item = &'a Self>, follows: Option<&(String, Option<u64>)>) -> Self {
+        let lengths = latest.into_iter().map(|latest| self.beside(latest, follows).tokens);
+        let tokens = lengths.fold(self.tokens, |most, tokens| most.zip(tokens).map(|(most, tokens)| most.max(tokens)));
+        Self { tokens, ..self.clone() }
+    }
+
     fn is_of(&self, guards: &Guards) -> bool {
         self.tenant == *guards.caller.tenant && self.key == *guards.caller.key_id
     }
@@ -79,6 +102,20 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
+    /// Remembers an answer of a conversation beside the latest that others share and the latest here, which may have come since those were asked.
+    fn remember_beside(
+        &mut self,
+        name: &str,
+        answer: &Answer,
+        shared: Option<&Answer>,
+        follows: Option<&(String, Option<u64>)>,
+    ) -> Arc<Answer> {
+        let here = self.by_name.get(name).filter(|here| here.tenant == answer.tenant && here.key == answer.key).cloned();
+        let answer = Arc::new(answer.beside_all(shared.into_iter().chain(here.as_deref()), follows));
+        self.remember(name.to_owned(), answer.clone());
+        answer
+    }
+
     fn remember(&mut self, name: String, answer: Arc<Answer>) {
         if self.by_name.insert(name.clone(), answer).is_none() {
             self.order.push_back(name);
@@ -97,7 +134,7 @@ impl Gateway {
     }
 
     /// Remembers an answer by all names that it is found by.
-    pub(crate) async fn remember(&self, guards: &Guards, account: &Account, run: &str, names: &[String]) {
+    pub(crate) async fn remember(&self, guards: &Guards, account: &Account, run: &str, names: &[String], found_again: &FoundAgain) {
         if names.is_empty() {
             return;
         }
@@ -110,13 +147,26 @@ impl Gateway {
             calls: account.calls.iter().take(MOST_CALLS).cloned().collect(),
             said: account.said.clone(),
         });
-        let noted = serde_json::to_vec(&*answer).unwrap_or_default();
+        let conversation = found_again.conversation();
         for name in names {
             // What is another tenant's stays so, whatever a provider calls its answers.
             if self.known().by_name.get(name).is_some_and(|known| known.tenant != answer.tenant) {
                 continue;
             }
-            self.known().remember(name.clone(), answer.clone());
+            let answer = if conversation.as_ref() == Some(name) {
+                // Boxed: few have a conversation, and all would carry the room for it.
+                let shared = match Box::pin(self.named(guards, name)).await {
+                    Named::Known(latest) => Some(latest),
+                    Named::Unknown | Named::Foreign => None,
+                };
+                // Two that end together in this process are both counted. On two nodes, or where what is noted below arrives in another order, the
+                // later note stands: the conversation is taken for shorter by one answer, until the next one says how long it is.
+                self.known().remember_beside(name, &answer, shared.as_deref(), found_again.follows())
+            } else {
+                self.known().remember(name.clone(), answer.clone());
+                answer.clone()
+            };
+            let noted = serde_json::to_vec(&*answer).unwrap_or_default();
             guards.engine.note(NOBODYS, name, &noted).await;
         }
     }
@@ -198,6 +248,32 @@ fn answers_in(row: &RowRef<'_>) -> Vec<(String, Answer)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn answers_side_by_side_are_all_in_their_conversation() {
+        let answer = |name: &str, tokens| Answer { name: name.to_owned(), tokens, ..Answer::default() };
+        let (base, left, right) = (answer("base", Some(1_000)), answer("left", Some(1_700)), answer("right", Some(1_100)));
+        let follows = base.place();
+        assert_eq!(left.beside(&base, Some(&follows)).tokens, Some(1_700), "one after the other says it itself");
+        assert_eq!(right.beside(&left, Some(&follows)).tokens, Some(1_800), "the shorter one does not take the longer one's place");
+        assert_eq!(right.beside(&left, None).tokens, Some(2_800), "two first questions");
+        assert_eq!(right.beside(&answer("left", None), Some(&follows)).tokens, None, "nobody knows how long the other was");
+        assert_eq!(left.beside(&left, None).tokens, Some(1_700));
+    }
+
+    #[test]
+    fn answers_that_end_together_are_both_counted() {
+        let answer = |name: &str, tokens| Answer { name: name.to_owned(), tokens, ..Answer::default() };
+        let (base, follows) = (answer("base", Some(1_000)), answer("base", Some(1_000)).place());
+        let mut known = Answers::default();
+        known.remember("conversation".to_owned(), Arc::new(base.clone()));
+        // Both were told of the same latest answer before either was remembered.
+        let mut remember = |answer: &Answer| known.remember_beside("conversation", answer, Some(&base), Some(&follows)).tokens;
+        assert_eq!(remember(&answer("left", Some(1_700))), Some(1_700));
+        assert_eq!(remember(&answer("right", Some(1_100))), Some(1_800));
+        assert_eq!(remember(&answer("unknown", None)), None);
+        assert_eq!(remember(&answer("last", Some(1_200))), None, "nobody knows how long it is");
+    }
 
     #[test]
     fn a_conversation_is_as_long_as_its_newest_answer_says() {

@@ -6,11 +6,16 @@ use crate::bedrock::Family;
 use crate::earlier::filed;
 use crate::members::{BorrowedText, Members};
 use runguard_core::object::Object;
+use runguard_core::prices::Prices;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::{HashMap, VecDeque};
 
+/// What a provider may add to a prompt that nobody here has seen, in tokens.
+pub(crate) const UNSEEN: u64 = 200_000;
+/// The same, of a model that reads more than that at a price of its own.
+const LONG_UNSEEN: u64 = 1_000_000;
 /// Documents that a cache or a video may be as long as: a million tokens fit into some models.
 pub(crate) const LONGEST_CONTEXT: u64 = 5;
 /// What Anthropic's models are told around tools: 313 to 700 tokens by model and choice.
@@ -19,6 +24,16 @@ const AROUND_TOOLS: u64 = 1_000;
 const OF_A_KNOWN_TOOL: u64 = 1_500;
 /// A spoken answer of a model of which nothing is known.
 const LONGEST_SPOKEN: u64 = 16_384;
+
+/// Whether the price of a model says that it reads prompts that are longer than usual.
+pub(crate) fn reads_long_prompts(model: &str) -> bool {
+    Prices::bundled().price(model).is_some_and(|(price, _)| price.above.iter().any(|tier| tier.tokens >= UNSEEN))
+}
+
+/// The most tokens that anything may have of which nobody here knows how much it is.
+pub(crate) fn longest_unseen(model: &str) -> u64 {
+    if reads_long_prompts(model) { LONG_UNSEEN } else { UNSEEN }
+}
 
 /// What is somewhere else, in documents.
 pub(crate) fn documents(api: Api, body: &Members<'_>) -> u64 {

@@ -3,12 +3,14 @@
 //! Every question carries the whole of it, in the words of its interface. A step is told by hashes, and by an id that stays the same
 //! while the conversation grows: the name of the call, and, because some services use names again, how often it has occurred.
 
+#[cfg(test)]
+mod as_replayed;
 pub(crate) mod nudge;
 
 use crate::api::Api;
 use crate::bedrock::Family;
 use crate::members::{BorrowedText, Members};
-use runguard_core::detect::stall::{CallEffect, error_fingerprint, result_fingerprint, says_error};
+use runguard_core::detect::stall::{CallEffect, Outcome, is_framework, result_fingerprint, says_error};
 use runguard_core::fingerprint;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -432,21 +434,6 @@ fn unquoted(arguments: &str) -> Cow<'_, str> {
     serde_json::from_str::<BorrowedText<'_>>(arguments).map_or(Cow::Borrowed(arguments), |text| text.0)
 }
 
-/// Words that frameworks begin with where they write what tools gave as plain text.
-const FRAMEWORKS: [&str; 7] = ["observation", "tool", "result", "output", "calling", "function", "execution"];
-
-/// Whether a message of the user's is a framework's: what people say begins calls anew, and may be said again.
-fn is_framework(text: &str) -> bool {
-    let word: String = text
-        .trim_start_matches(|character: char| !character.is_alphanumeric())
-        .chars()
-        .take_while(|character| character.is_alphabetic())
-        .take(16)
-        .collect();
-    let word = word.to_lowercase();
-    FRAMEWORKS.iter().any(|known| word.starts_with(known)) || says_error(text)
-}
-
 fn tell(before: Before<'_>, parts: Vec<Part<'_>>) -> Vec<Value> {
     let mut occurrences: HashMap<u64, u32> = HashMap::new();
     let mut id_of = |words: &[&[u8]]| {
@@ -485,10 +472,9 @@ fn tell(before: Before<'_>, parts: Vec<Part<'_>>) -> Vec<Value> {
             }
             Part::Gave { id, result, is_error } => {
                 let Some((place, mut step)) = open.remove(id.as_ref()) else { continue };
-                if is_error.unwrap_or_else(|| says_error(&result)) {
-                    step.insert("error".into(), fingerprint::hex(error_fingerprint(&result)).into());
-                } else {
-                    step.insert("result".into(), fingerprint::hex(result_fingerprint(&result)).into());
+                let outcome = Outcome::of_text(&result, is_error.unwrap_or_else(|| says_error(&result)));
+                for (name, print) in [("result", outcome.result), ("error", outcome.error)] {
+                    step.extend(print.map(|print| (name.into(), fingerprint::hex(print).into())));
                 }
                 told[place] = Some(Value::Object(step));
             }

@@ -11,6 +11,7 @@ mod attempt;
 mod bedrock;
 mod beginning;
 mod circuit;
+mod dearer;
 mod earlier;
 mod elsewhere;
 mod enclosed;
@@ -25,6 +26,9 @@ mod pieces;
 mod question;
 mod refusal;
 mod relay;
+mod retried;
+mod serving;
+mod thinking;
 mod upstream;
 
 pub use self::passing::{Passing, find};
@@ -41,12 +45,13 @@ use crate::members::{BadBody, Members};
 use crate::money::{Books, Guards, Runs, became_safe};
 use crate::question::{KnownAs, Question};
 use crate::refusal::Refusal;
+use crate::retried::Retried;
+use crate::serving::{Payer, Serving};
 use crate::upstream::{Address, Credentials, presented_key};
 use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Request, StatusCode};
 use runguard_core::calendar::Zone;
-use runguard_core::prices::ServiceTier;
 use runguard_core::{GuardName, Reason};
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::secret_files::SecretFiles;
@@ -58,10 +63,9 @@ use runguard_http::load::Share;
 use runguard_http::reply::Reply;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::{OnceCell, oneshot, watch};
+use tokio::sync::{OnceCell, watch};
 
 /// The longest answer that is read as a whole.
 const MOST_ANSWER_BYTES: usize = 64 * 1024 * 1024;
@@ -87,8 +91,8 @@ pub struct Gateway {
     firsts: Mutex<Firsts>,
     keys: SecretFiles,
     aws: bedrock::Signer,
-    /// Upstreams that served before others what did not ask for it.
-    serve_first: Mutex<HashSet<String>>,
+    serving: Serving,
+    retried: Arc<Retried>,
     kept_items: Mutex<KeptItems>,
     /// Turns true when the service stops.
     stopping: Option<watch::Receiver<bool>>,
@@ -135,9 +139,9 @@ impl Gateway {
         tokio::time::sleep(LAST_WORDS).await;
     }
 
-    /// Whether an upstream serves before others, for more, what leaves that to it.
-    fn serves_first(&self, upstream: &str) -> bool {
-        self.serve_first.lock().unwrap_or_else(PoisonError::into_inner).contains(upstream)
+    /// Whether who pays so is served as usual where that is left to the provider, as far as its answers have said.
+    fn serves_as_usual(&self, payer: Payer) -> bool {
+        self.serving.is_as_usual(payer)
     }
 
     /// Of items that a question names: the most tokens of those that came by here, and how many documents the others may be.
@@ -148,16 +152,17 @@ impl Gateway {
         self.kept_items.lock().unwrap_or_else(PoisonError::into_inner).most(upstream, &question.referred)
     }
 
-    /// Learns from an answer how its upstream serves, and how long its items can be.
-    fn learn(&self, upstream: &str, question: &Question, account: &Account) {
+    /// Learns from an answer how its upstream serves what leaves that to it, and how long its items can be.
+    fn learn(&self, upstream: &str, payer: Payer, question: &Question, account: &Account) {
         if let Some(usage) = account.usage.filter(|_| !account.items.is_empty()) {
             let mut kept = self.kept_items.lock().unwrap_or_else(PoisonError::into_inner);
             for name in &account.items {
                 kept.remember(filed(upstream, name), usage.output_tokens);
             }
         }
-        if question.times_if_first > 1 && account.usage.is_some_and(|usage| usage.service_tier == ServiceTier::Priority) {
-            self.serve_first.lock().unwrap_or_else(PoisonError::into_inner).insert(upstream.to_owned());
+        // What was asked for in words, or has one price, says nothing of how others are served.
+        if let Some(usage) = account.usage.filter(|_| question.leaves_service_open) {
+            self.serving.learn(payer, usage.service_tier);
         }
     }
 
@@ -217,7 +222,14 @@ impl Gateway {
         request: Request<Bytes>,
     ) -> Reply {
         let dialect = passing.dialect;
-        let (send, reply) = oneshot::channel();
+        let is_metered = matches!(passing.kind, Kind::Metered(_));
+        let asks = is_metered.then(|| self.retried.asks(request.headers(), &caller, &passing, request.body())).flatten();
+        if let Some(asks) = &asks
+            && let Some(reply) = self.retried.answer_of_first(asks).await
+        {
+            return reply;
+        }
+        let (answering, reply) = self.retried.begin(asks);
         let now = request.headers().get(NOW_HEADER).map(|value| Bytes::copy_from_slice(value.as_bytes()));
         // Boxed, so that it is not moved with all the room it needs later.
         tokio::spawn(Box::pin(async move {
@@ -233,12 +245,12 @@ impl Gateway {
                 hears: self.hears.clone(),
                 _under_way: Arc::new(share),
             };
-            let reply = self.handle(guards, &passing, request, &|| send.is_closed()).await;
+            let reply = self.handle(guards, &passing, request, &|| answering.is_left()).await;
             drop(held);
-            // A caller who is gone needs no reply; a stream notices it by itself.
-            let _ = send.send(reply.unwrap_or_else(|refusal| refusal.into_reply(passing.dialect)));
+            // A caller who is gone needs no reply, unless it asks again; a stream notices it by itself.
+            answering.answered(reply.unwrap_or_else(|refusal| refusal.into_reply(passing.dialect)));
         }));
-        reply.await.unwrap_or_else(|_| {
+        reply.taken().await.unwrap_or_else(|| {
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", "The gateway is stopping. Try again.").into_reply(dialect)
         })
     }
@@ -324,7 +336,7 @@ impl Gateway {
             (None, Some(name)) => Follows::Unknown(name),
             (None, None) => Follows::Nothing,
         };
-        let mut found_again = FoundAgain::new(&passing.upstream, conversation);
+        let mut found_again = FoundAgain::new(&passing.upstream, conversation, earlier.as_deref());
         let run = match identity::run_of(&parts.headers, api, &members, &caller.key_id, &today, follows) {
             Says::Name(run) => run,
             Says::Begins(begins) => self.run_of_beginning(&guards, &begins, &parts.headers, api, &members, &mut found_again).await,
@@ -451,7 +463,13 @@ impl Reading<'_> {
         let known_as = KnownAs { model: Cow::Borrowed(named), priced: guards.priced_as(named) };
         match address {
             Address::Bedrock(asked) => bedrock::question(asked, &known_as, self.headers, body),
-            Address::Fixed(_) | Address::Deployment { .. } => Question::read(self.api, &known_as, body),
+            Address::Fixed(_) | Address::Deployment { .. } => {
+                let mut question = Question::read(self.api, &known_as, body)?;
+                if let Some(upstream) = self.settings.gateway.upstreams.get(self.upstream) {
+                    question.bound_by(upstream::length_field(upstream, named), body);
+                }
+                Ok(question)
+            }
         }
     }
 

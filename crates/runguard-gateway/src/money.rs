@@ -4,7 +4,7 @@ use crate::Hears;
 use bytes::Bytes;
 use runguard_core::ledger::Limits;
 use runguard_core::money::NanoDollars;
-use runguard_core::prices::{LONGEST_ANSWER, UnknownModelError, Usage};
+use runguard_core::prices::{UnknownModelError, Usage};
 use runguard_core::run::{
     Asked as AskedOfModel, Ceilings, Loops, ModelCall, Money, Progress, Refusal as RunRefusal, Run, ServiceBudget, Unanswered, Used,
 };
@@ -227,9 +227,12 @@ impl Followed {
 pub(crate) struct Wanted<'a> {
     pub(crate) model: &'a str,
     pub(crate) prompt: runguard_core::prices::Prompt,
-    pub(crate) max_output: Option<u64>,
+    /// In tokens at the usual price, as is the shortest.
+    pub(crate) max_output: u64,
     /// An answer that is made shorter is not worth having.
     pub(crate) shortest: u64,
+    /// The answer that is asked for.
+    pub(crate) longest: u64,
     pub(crate) choices: u64,
     pub(crate) patience: Duration,
 }
@@ -254,7 +257,7 @@ pub(crate) struct SetAside {
 }
 
 impl SetAside {
-    /// The longest answer that is paid for, where that is shorter than was asked for.
+    /// The longest answer that is paid for at the usual price, where that is shorter than was asked for.
     pub(crate) fn max_output(&self) -> Option<u64> {
         self.call.max_output()
     }
@@ -278,7 +281,7 @@ impl Runs {
             let asked = AskedOfModel {
                 model: wanted.model,
                 prompt: wanted.prompt,
-                max_output: wanted.max_output,
+                max_output: Some(wanted.max_output),
                 choices: wanted.choices,
                 // Nobody waits for the first question of a run to be over: bounds here are wide. What others have set aside is waited for below.
                 has_waited: true,
@@ -312,7 +315,7 @@ impl Runs {
                         return Err(NotSetAside::Unavailable);
                     }
                     let is_set_aside = books.reserved_usd > 0.0 || books.reserved_tokens > 0;
-                    let now = not_set_aside(refusal, is_set_aside, wanted.max_output.unwrap_or(LONGEST_ANSWER));
+                    let now = not_set_aside(refusal, is_set_aside, wanted.longest);
                     if before.is_some() {
                         return Err(now);
                     }

@@ -1,14 +1,16 @@
 //! A question to a model, as far as it must be known here: which model, how long a prompt, how long an answer, whether it streams.
 
-use crate::api::{Api, Dialect};
+use crate::api::{self, Api};
 use crate::bedrock::Family;
+use crate::dearer::{self, Times};
 use crate::elsewhere::{self, Referred};
-use crate::enclosed;
+use crate::enclosed::{self, Enclosed};
 use crate::members::{BadBody, Members};
+use crate::thinking;
 use bytes::Bytes;
-use runguard_core::prices::{Prices, Prompt, ServiceTier, UnknownModel, Usage};
+use runguard_core::prices::{LONGEST_ANSWER, Prices, Prompt, Usage};
 use serde::Deserialize;
-use serde_json::Value;
+use serde::de::IgnoredAny;
 use std::borrow::Cow;
 
 /// Longest name of a model that anybody has; a longer one is refused, so that no log line is made of it.
@@ -30,14 +32,18 @@ pub(crate) struct Question {
     pub(crate) prompt: Prompt,
     /// The most tokens of its words: in what is no plain text a token has hardly more than a byte.
     pub(crate) most_words: u64,
-    /// The most tokens of its prompt but for images, as they are set aside: what the provider adds is among them once that is known.
+    /// The most tokens of each image.
+    of_an_image: u64,
+    /// The most tokens of its prompt: what the provider adds is among them once that is known.
     pub(crate) most_prompt: u64,
     /// What a model may think before it answers, which a bound of the answer must leave room for.
     pub(crate) thinking: u64,
     /// The provider adds what was said before.
     pub(crate) follows: bool,
-    /// What is somewhere else, or has pages: nobody here knows how much it is.
+    /// What is somewhere else: nobody here knows how much it is.
     pub(crate) documents: u64,
+    /// The most tokens that anything of which nobody here knows how much it is may have.
+    pub(crate) longest_unseen: u64,
     /// Tokens that the provider adds by itself, as many as it can: they are set aside, and not among the words.
     pub(crate) added: u64,
     /// Items that it names and does not carry.
@@ -45,11 +51,19 @@ pub(crate) struct Question {
     /// What makes its price unknowable; such a question is not passed on while dollars are limited.
     pub(crate) unmetered: Option<&'static str>,
     /// How many times the usual price its tokens may cost.
-    pub(crate) times_the_price: u64,
-    /// How many times more where the provider serves it before others, which it leaves to the provider.
-    pub(crate) times_if_first: u64,
+    pub(crate) times_the_price: Times,
+    /// The same where the provider serves it before others, which it leaves to the provider.
+    pub(crate) times_if_first: Times,
+    /// It says nothing of how it is to be served, and that has several prices.
+    pub(crate) leaves_service_open: bool,
     /// The longest answer of the model, where it is known.
     pub(crate) longest_of_model: Option<u64>,
+    /// The member that bounds the length of the answer, of those that mean the same: not all servers read all of them.
+    length_member: Option<&'static str>,
+    /// That one is there, or one that is as good.
+    pub(crate) says_length: bool,
+    /// The model may think before it answers, and nobody sees how much.
+    pub(crate) thinks: bool,
 }
 
 /// What a model is called here.
@@ -76,10 +90,34 @@ struct Thinking {
 }
 
 /// The most tokens that so much text has, by its kinds of characters. Measured with OpenAI's tokenizers: UUIDs have 1.56 bytes a token, CSV
-/// 1.72, base64 1.40, emoji 1.46; prose has four.
+/// 1.72, base64 1.40, emoji 1.46; prose has four. What has no blank for long is no word, and may have a token a byte.
 fn most_words(text: &str) -> u64 {
     let plain = text.bytes().filter(|byte| byte.is_ascii_lowercase() || *byte == b' ').count() as u64;
+    let plain = plain.saturating_sub(letters_in_long_runs(text.as_bytes()));
     plain / 2 + (text.len() as u64 - plain)
+}
+
+/// How many small letters stand in runs that are longer than any word.
+fn letters_in_long_runs(text: &[u8]) -> u64 {
+    /// As long as no word is.
+    const LONG: usize = 32;
+    let is_letter = |byte: &u8| byte.is_ascii_lowercase();
+    let (mut letters, mut at) = (0, LONG - 1);
+    // Every run that is long has a letter at one of these places.
+    while let Some(byte) = text.get(at) {
+        if !is_letter(byte) {
+            at += LONG;
+            continue;
+        }
+        let before = text[..at].iter().rev().take_while(|byte| is_letter(byte)).count();
+        let behind = text[at..].iter().take_while(|byte| is_letter(byte)).count();
+        if before + behind >= LONG {
+            letters += (before + behind) as u64;
+        }
+        // The next run begins behind a byte that is no letter.
+        at += behind + LONG;
+    }
+    letters
 }
 
 /// What of a question is enclosed and not counted as words, in tokens as [`most_words`] has it, at the least.
@@ -95,15 +133,28 @@ struct StreamOptions {
 
 /// Members by which the provider is told to add to the prompt.
 const UNSEEN: [&str; 2] = ["previous_response_id", "conversation"];
-/// Parts of a prompt that are somewhere else.
-const ELSEWHERE: [&str; 4] = ["\"file_id\"", "\"file_url\"", "\"video_url\"", "\"audio_url\""];
 /// Tools that the caller runs itself, by the beginning of their type; a provider's own add to the prompt, and have fees.
 const CALLERS_TOOLS: [&str; 8] = ["function", "custom", "bash", "text_editor", "computer", "memory", "local_shell", "apply_patch"];
 /// Names that must be written as they are.
 const KNOWN: [&str; 9] =
     ["model", "stream", "n", "best_of", "max_tokens", "max_completion_tokens", "max_output_tokens", "service_tier", "background"];
-/// What the names of models have that search without being told to.
-const SEARCHING: [&str; 3] = ["-search-preview", "-search-api", "deep-research"];
+/// What the names of models have that search, or run tools of their own, without being told to.
+const SEARCHING: [&str; 6] = ["-search", "deep-research", "sonar", ":online", "groq/compound", "compound-beta"];
+/// Members by which a provider is told to search or to run something, for a fee of its own: as `OpenAI`, `OpenRouter`, xAI, Qwen, Cohere, Baidu,
+/// Tencent and Groq call them. One that is off asks for nothing.
+const WITH_FEES: [&str; 11] = [
+    "models",
+    "plugins",
+    "web_search_options",
+    "mcp_servers",
+    "search_parameters",
+    "enable_search",
+    "web_search",
+    "connectors",
+    "enable_enhancement",
+    "enable_deep_search",
+    "compound_custom",
+];
 /// The most an answer is bounded by; what is larger is meant as no bound.
 const LONGEST: u64 = 1_000_000;
 
@@ -140,29 +191,23 @@ impl Question {
             // Nothing is as good as no bound to some servers; of two, nobody knows which one counts.
             max_output = max_output.max(body.whole_at(name)?.filter(|bound| *bound > 0).map(|bound| bound.min(LONGEST)));
         }
-        let mut prompt = Prompt::default();
-        let has_documents = measure(&mut prompt, body.whole_text());
-        prompt.bytes = prompt.bytes.saturating_sub(enclosed::bytes(api, body));
+        let text = body.whole_text();
+        let Enclosed { bytes, images, documents, tokens: of_documents } = enclosed::find(api, body);
+        let prompt = Prompt { bytes: (text.len() as u64).saturating_sub(bytes), attachments: images };
         let wants_usage = body
             .get("stream_options")
             .and_then(|options| serde_json::from_str::<StreamOptions>(options).ok())
             .is_some_and(|options| options.include_usage == Some(true));
         let said_tier = body.text("service_tier")?;
-        // Who leaves it to the provider in so many words may be served first.
-        let tier = said_tier.as_ref().map_or_else(ServiceTier::default, |tier| match tier.as_ref() {
-            "auto" if api.dialect() == Dialect::OpenAi => ServiceTier::Priority,
-            tier => ServiceTier::named(tier),
-        });
-        let text = body.whole_text();
         let words = most_words(text).saturating_sub(prompt_bytes_left_out(&prompt, text));
         let priced = known_as.priced.as_ref();
         let longest_of_model = Prices::bundled().longest_answer(priced);
         let recordings = elsewhere::recordings(api, body);
         // Of a prediction what does not come true is paid as what is written.
-        let predicted = body.get("prediction").map_or(0, |prediction| {
-            let dearer = times(priced, Usage::new(0, MANY), Usage::new(MANY, 0)).unwrap_or(DEAREST_OUTPUT);
-            most_words(prediction).saturating_mul(choices).saturating_mul(dearer)
-        });
+        let predicted =
+            body.get("prediction").map_or(0, |prediction| dearer::predicted(priced, most_words(prediction)).saturating_mul(choices));
+        let of_an_image = enclosed::tokens_of_an_image(priced, text);
+        let (times_the_price, times_if_first) = dearer::times(priced, api, said_tier.as_deref(), recordings > 0, body);
         Ok(Self {
             api,
             streams: api != Api::Embeddings && body.flag("stream")?,
@@ -171,74 +216,74 @@ impl Question {
             choices,
             prompt,
             most_words: words,
-            most_prompt: words,
+            of_an_image,
+            most_prompt: words.saturating_add(images.saturating_mul(of_an_image)),
             thinking: body
                 .get("thinking")
                 .and_then(|thinking| serde_json::from_str::<Thinking>(thinking).ok())
                 .map_or(0, |thinking| thinking.budget_tokens),
             follows: UNSEEN.iter().any(|name| body.get(name).is_some()),
-            documents: {
-                let is_elsewhere = ELSEWHERE.iter().any(|part| memchr::memmem::find(text.as_bytes(), part.as_bytes()).is_some());
-                let enclosed = if has_documents || is_elsewhere { documents(text).max(1) } else { 0 };
-                enclosed.saturating_add(elsewhere::documents(api, body))
-            },
+            documents: documents.saturating_add(elsewhere::documents(api, body)),
+            longest_unseen: elsewhere::longest_unseen(priced),
             referred: body.get("input").filter(|_| api == Api::Responses).map(elsewhere::referred).unwrap_or_default(),
             added: elsewhere::tokens_of_recordings(recordings, longest_of_model)
                 .saturating_add(elsewhere::around_tools(api, body))
-                .saturating_add(predicted),
+                .saturating_add(predicted)
+                .saturating_add(of_documents),
             unmetered: unmetered(api, priced, body),
-            times_the_price: times_the_price(priced, tier, recordings > 0, body),
-            times_if_first: if said_tier.is_none() && api.dialect() == Dialect::OpenAi {
-                times(priced, Usage::new(MANY, MANY).in_tier(ServiceTier::Priority), Usage::new(MANY, MANY)).unwrap_or(1)
-            } else {
-                1
-            },
+            times_the_price,
+            times_if_first,
+            leaves_service_open: times_if_first != times_the_price,
+            length_member: api.length_members().first().copied(),
+            says_length: max_output.is_some(),
+            thinks: thinking::is_unseen(priced, body),
             longest_of_model,
             model: model.to_owned(),
         })
     }
 
-    /// The longest answer there can be: what the caller asks for, or what the model gives.
-    pub(crate) fn longest(&self) -> Option<u64> {
+    /// The longest answer there can be: what the caller asks for, or what the model gives. Where neither is known it is bounded here.
+    pub(crate) fn longest(&self) -> u64 {
         match self.api {
-            Api::Embeddings => Some(0),
-            Api::Invoke(family) if family.embeds() => Some(0),
+            Api::Embeddings => 0,
+            Api::Invoke(family) if family.embeds() => 0,
             Api::Chat | Api::Completions | Api::Responses | Api::Messages | Api::Converse | Api::Invoke(_) => {
-                self.max_output.or(self.longest_of_model)
+                self.max_output.or(self.longest_of_model).unwrap_or(LONGEST_ANSWER)
             }
+        }
+    }
+
+    /// Bounds the answer by the member that its server reads, of those that mean the same.
+    pub(crate) fn bound_by(&mut self, name: &str, body: &Members<'_>) {
+        if let Some(known) = self.api.length_members().iter().find(|known| **known == name) {
+            self.length_member = Some(known);
+            // A server that knows the newer name knows the older one too, and wants no more than one.
+            self.says_length = self.max_output.is_some() && (*known == api::NEWER_LENGTH || body.has_at(known));
         }
     }
 
     /// The most it can have cost: whoever may have been paid is taken to have been. Where nothing is limited, what its prompt usually does.
     pub(crate) fn worst(&self, paid_output: Option<u64>) -> Usage {
         match paid_output {
-            Some(output) => Usage::new(self.most_read(), output.saturating_mul(self.choices).saturating_mul(self.times_the_price)),
+            Some(output) => Usage::new(
+                self.times_the_price.of_read(self.most_prompt),
+                self.times_the_price.of_written(output.saturating_mul(self.choices)),
+            ),
             None => Usage::new(self.prompt.usual_tokens(), 0),
         }
-    }
-
-    /// The images of its prompt, at twice what one has at most by the usual rule.
-    pub(crate) fn images(&self) -> Prompt {
-        Prompt { bytes: 0, attachments: self.prompt.attachments.saturating_mul(2) }
-    }
-
-    /// The most tokens of all its prompt, and of its images.
-    fn most_read(&self) -> u64 {
-        let seen = self.images().most_tokens().saturating_sub(Prompt::default().most_tokens());
-        self.most_prompt.saturating_add(seen)
     }
 
     /// What its prompt is booked as where nobody counted it before the answer broke off: by what it can have where something is limited, so that
     /// leaving often does not pass a limit.
     pub(crate) fn prompt_left(&self, is_limited: bool) -> Usage {
-        Usage::new(if is_limited { self.most_read() } else { self.prompt.usual_tokens() }, 0)
+        if is_limited { self.worst(Some(0)) } else { Usage::new(self.prompt.usual_tokens(), 0) }
     }
 
     /// Takes another measure of the prompt, by one who knows where in this text something is enclosed.
     pub(crate) fn enclose(&mut self, text: &str, prompt: Prompt) {
         self.prompt = prompt;
         self.most_words = most_words(text).saturating_sub(prompt_bytes_left_out(&prompt, text));
-        self.most_prompt = self.most_words;
+        self.most_prompt = self.most_words.saturating_add(prompt.attachments.saturating_mul(self.of_an_image));
     }
 
     /// Whether the stream has to be asked for what it used: the caller does not want to know, and else nobody is told.
@@ -266,11 +311,11 @@ impl Question {
         Ok(text.map_or_else(|| body.clone(), Bytes::from))
     }
 
-    /// Where the bound of the answer belongs: every member that is there, or the first.
+    /// Where the bound of the answer belongs: every member that is there, and the one that the server reads.
     fn length_members(&self, members: &Members<'_>) -> Vec<&'static str> {
         let names = self.api.length_members();
-        let there: Vec<&'static str> = names.iter().copied().filter(|name| members.has_at(name)).collect();
-        if there.is_empty() { names.iter().copied().take(1).collect() } else { there }
+        let read = self.length_member.filter(|_| !self.says_length);
+        names.iter().copied().filter(|name| members.has_at(name) || read == Some(name)).collect()
     }
 }
 
@@ -292,30 +337,6 @@ fn prompts(body: &Members<'_>) -> u64 {
     list.iter().filter(|one| !one.is_number()).count().max(1) as u64
 }
 
-/// How many parts of a question are documents, or are somewhere else. One in another is the same.
-fn documents(text: &str) -> u64 {
-    fn count(value: &Value) -> u64 {
-        match value {
-            Value::Object(part) => {
-                let is_kind = |kind: &Value| kind.as_str().is_some_and(|kind| is_document(kind.as_bytes()));
-                if part.get("type").is_some_and(is_kind) || ["file_id", "file_url", "file_data"].iter().any(|name| part.contains_key(*name))
-                {
-                    return 1;
-                }
-                let linked = ["audio_url", "video_url"].map(|name| u64::from(part.get("type").is_some_and(|kind| kind == name)));
-                if linked != [0, 0] {
-                    return linked[0] + linked[1] * elsewhere::LONGEST_CONTEXT;
-                }
-                part.values().map(count).fold(0, u64::saturating_add)
-            }
-            Value::Array(parts) => parts.iter().map(count).fold(0, u64::saturating_add),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
-        }
-    }
-    // What cannot be counted may be as many as there can be.
-    serde_json::from_str(text).map_or(u64::MAX, |body| count(&body))
-}
-
 /// Whether plain letters are written as `\u0041`, which nobody does who has nothing to hide: what is looked for here is looked for as it is
 /// usually written.
 fn hides_letters(text: &str) -> bool {
@@ -332,15 +353,27 @@ fn unmetered(api: Api, model: &str, body: &Members<'_>) -> Option<&'static str> 
     struct Tool<'a> {
         #[serde(borrow, default, rename = "type")]
         kind: Option<crate::members::BorrowedText<'a>>,
+        /// What the caller runs has a name, there or in its function.
+        #[serde(default)]
+        name: Option<IgnoredAny>,
+        #[serde(default)]
+        function: Option<IgnoredAny>,
     }
     if body.get("background").is_some_and(|background| background != "false") {
         return Some("`background`: the answer is written after it was promised, so nobody sees what it costs");
     }
-    if ["models", "plugins", "web_search_options", "mcp_servers"].iter().any(|name| body.get(name).is_some()) {
-        return Some("`models`, `plugins`, `web_search_options` or `mcp_servers`: what the provider does for them has a price of its own");
+    let asks_for = |body: &Members<'_>| WITH_FEES.iter().copied().find(|name| body.get(name).is_some_and(|value| value != "false"));
+    let more = body.get("extra_body").and_then(|more| Members::read(more.as_bytes()).ok());
+    if asks_for(body).or_else(|| more.as_ref().and_then(asks_for)).is_some() {
+        return Some(
+            "`models`, `plugins`, `mcp_servers`, `web_search_options`, `search_parameters`, `enable_search` or the like: what the provider does for them has a price of its own",
+        );
     }
     if ["extra_body", "google"].iter().filter_map(|name| body.get(name)).any(|more| more.contains("\"tools\"")) {
         return Some("tools inside of `extra_body`: some that the provider runs itself have a fee of its own");
+    }
+    if body.get("inference_geo").is_some_and(|place| place != "\"global\"") {
+        return Some("an `inference_geo` whose price is not known");
     }
     if body.get("speed").is_some_and(|speed| speed != "\"standard\"") {
         return Some("a `speed` whose price is not known");
@@ -362,122 +395,17 @@ fn unmetered(api: Api, model: &str, body: &Members<'_>) -> Option<&'static str> 
     let Ok(tools) = body.get("tools").map_or(Ok(Vec::new()), serde_json::from_str::<Vec<Tool<'_>>>) else {
         return Some("`tools` that cannot be read");
     };
-    let is_callers = |tool: &Tool<'_>| tool.kind.as_ref().is_none_or(|kind| CALLERS_TOOLS.iter().any(|own| kind.0.starts_with(own)));
+    let is_callers = |tool: &Tool<'_>| match &tool.kind {
+        Some(kind) => CALLERS_TOOLS.iter().any(|own| kind.0.starts_with(own)),
+        None => tool.name.is_some() || tool.function.is_some(),
+    };
     (!tools.iter().all(is_callers)).then_some("a tool that the provider runs itself: it adds to the prompt, and has a fee of its own")
-}
-
-/// Tokens that are compared by what they cost.
-const MANY: u64 = 1_000_000;
-/// How many times what is read what is written costs, of a model whose price nobody here knows.
-const DEAREST_OUTPUT: u64 = 10;
-
-/// How many times one use of a model costs what another does, where its price is known.
-fn times(model: &str, special: Usage, usual: Usage) -> Option<u64> {
-    let cost = |usage: &Usage| Prices::bundled().cost(model, usage, &UnknownModel::Error).map(|(cost, _)| cost.as_nanos().unsigned_abs());
-    match (cost(&special), cost(&usual)) {
-        (Ok(special), Ok(usual)) if usual > 0 => Some(special.div_ceil(usual).max(1)),
-        (_, _) => None,
-    }
-}
-
-/// How many times the usual price it may cost: served before others, spoken, written to a cache, or read once more to be made shorter.
-fn times_the_price(model: &str, tier: ServiceTier, has_recordings: bool, body: &Members<'_>) -> u64 {
-    /// What is kept for an hour costs twice as much as what is only read.
-    const CACHED: u64 = 2;
-    const MADE_SHORTER: u64 = 2;
-    let times = |special: Usage, usual: Usage| times(model, special, usual).unwrap_or(1);
-    let says = |mark: &[u8]| memchr::memmem::find(body.whole_text().as_bytes(), mark).is_some();
-    let served = if tier == ServiceTier::Standard { 1 } else { times(Usage::new(MANY, MANY).in_tier(tier), Usage::new(MANY, MANY)) };
-    let is_heard = has_recordings || says(b"\"input_audio\"") || says(b"\"audio_url\"");
-    let is_spoken = is_heard || body.get("modalities").is_some_and(|kinds| kinds.contains("audio"));
-    let spoken = if is_spoken {
-        let written = times(Usage { audio_output_tokens: MANY, ..Usage::default() }, Usage::new(0, MANY));
-        written.max(times(Usage { audio_input_tokens: MANY, ..Usage::default() }, Usage::new(MANY, 0)))
-    } else {
-        1
-    };
-    let is_cached = says(b"\"cache_control\"") || says(b"\"cachePoint\"");
-    let is_made_shorter = body.get("context_management").is_some_and(|managed| managed.contains("compact"));
-    served.saturating_mul(spoken).saturating_mul(if is_cached { CACHED } else { 1 }).saturating_mul(if is_made_shorter {
-        MADE_SHORTER
-    } else {
-        1
-    })
-}
-
-/// Adds the whole of a piece of JSON: whatever a model reads stands in it, and what it does not read is short. What looks like an image is one
-/// more attachment, wherever it stands; whose bytes are not words is said elsewhere. Whether there are documents, whose pages nobody counts here.
-fn measure(prompt: &mut Prompt, json: &str) -> bool {
-    let mut has_documents = false;
-    let mut rest = json.as_bytes();
-    let mut name: &[u8] = b"";
-    while let Some(start) = memchr::memchr(b'"', rest) {
-        let text = &rest[start + 1..];
-        let end = end_of_text(text);
-        let (text, behind) = (&text[..end], text.get(end + 1..).unwrap_or_default());
-        let is_name = behind.trim_ascii_start().first() == Some(&b':');
-        let place = if is_name { Place::Words } else { place_of(name, text, json) };
-        if place == Place::Image {
-            prompt.attachments = prompt.attachments.saturating_add(1);
-        }
-        has_documents |= place == Place::Document;
-        name = if is_name { text } else { b"" };
-        rest = behind;
-    }
-    prompt.bytes = prompt.bytes.saturating_add(json.len() as u64);
-    has_documents
-}
-
-/// What a text in a question looks like.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Words,
-    /// An image, or where one is.
-    Image,
-    /// A document, or the word that one is meant.
-    Document,
-}
-
-fn place_of(name: &[u8], text: &[u8], json: &str) -> Place {
-    // The kind of data stands in the same object, before it or behind it.
-    let is_beside = |kind: &[u8]| {
-        const NEAR: usize = 200;
-        let (bytes, at) = (json.as_bytes(), text.as_ptr() as usize - json.as_ptr() as usize);
-        let (before, behind) = (&bytes[at.saturating_sub(NEAR)..at], &bytes[at + text.len()..(at + text.len() + NEAR).min(bytes.len())]);
-        let before = &before[before.iter().rposition(|byte| *byte == b'{').unwrap_or(0)..];
-        let behind = &behind[..behind.iter().position(|byte| *byte == b'}').unwrap_or(behind.len())];
-        [before, behind].into_iter().any(|part| memchr::memmem::find(part, kind).is_some())
-    };
-    match name {
-        b"url" | b"image_url" => Place::Image,
-        b"data" if is_beside(b"\"image/") => Place::Image,
-        b"data" if is_beside(b"\"application/pdf\"") => Place::Document,
-        b"file_data" => Place::Document,
-        b"type" if is_document(text) => Place::Document,
-        _ => Place::Words,
-    }
-}
-
-/// The kinds of parts that are documents.
-fn is_document(kind: &[u8]) -> bool {
-    matches!(kind, b"document" | b"input_file" | b"file" | b"container_upload")
-}
-
-fn end_of_text(text: &[u8]) -> usize {
-    let mut at = 0;
-    while let Some(found) = memchr::memchr2(b'"', b'\\', text.get(at..).unwrap_or_default()) {
-        if text[at + found] == b'"' {
-            return at + found;
-        }
-        at += found + 2;
-    }
-    text.len()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     /// The model that a body names, which is known by that name.
     fn of_body(api: Api, body: &[u8]) -> Result<Question, BadBody> {
@@ -556,7 +484,8 @@ mod tests {
         assert!(size(&image).bytes < 400);
         let page = json!({"model": "m", "messages": [{"role": "user", "content": [
             {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": picture}}]}]});
-        assert!(size(&page).bytes < 400 && read(Api::Messages, &page).documents == 1);
+        let read_page = read(Api::Messages, &page);
+        assert!(size(&page).bytes < 400 && read_page.documents == 0 && read_page.added == 5 * picture.len() as u64 + 5_000);
         for words in [picture.clone(), format!("data:image/png;base64,{picture}")] {
             let said = json!({"model": "m", "messages": [{"role": "user", "content": words}]});
             assert!(
@@ -565,14 +494,14 @@ mod tests {
             );
         }
         let seen = read(Api::Messages, &image);
-        assert_eq!(seen.prompt_left(true).input_tokens, seen.most_words + 8_000, "an image is set aside as 4,000 tokens, and booked so");
-        assert_eq!(seen.worst(Some(1)).input_tokens, seen.most_words + 8_000);
+        assert_eq!(seen.prompt_left(true).input_tokens, seen.most_words + 10_000, "an image is set aside as 5,000 tokens, and booked so");
+        assert_eq!(seen.worst(Some(1)).input_tokens, seen.most_words + 10_000);
         assert_eq!(seen.prompt_left(false).input_tokens, seen.prompt.usual_tokens());
         for words in [json!({"url": format!("data:image/{picture}")}), json!({"mime": "image/png", "data": picture})] {
             let schema = json!({"model": "m", "messages": [], "tools": [{"name": "f", "input_schema": {"examples": [words]}}]});
             let called = json!({"model": "m", "messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": words}]}]});
             for body in [schema, called] {
-                assert!(size(&body).bytes > picture.len() as u64, "the model reads it as text: {body:.80}");
+                assert!(size(&body).bytes > picture.len() as u64 && size(&body).attachments == 0, "the model reads it as text: {body:.80}");
             }
         }
         let literals =
@@ -593,12 +522,12 @@ mod tests {
                 2,
             ),
             (
-                json!({"model": "m", "messages": [{"content": [{"type": "file", "file": {"file_data": "a"}}, {"type": "document", "source": {"type": "url", "url": "u"}}]}]}),
+                json!({"model": "m", "input": [{"content": [{"type": "file", "file": {"file_data": "a"}}, {"type": "document", "source": {"type": "url", "url": "u"}}]}]}),
                 2,
             ),
             (json!({"model": "m", "prompt": {"id": "p"}}), 1),
             (
-                json!({"model": "m", "messages": [{"content": [{"type": "video_url", "video_url": {"url": "u"}}, {"type": "audio_url", "audio_url": {"url": "u"}}]}]}),
+                json!({"model": "m", "input": [{"content": [{"type": "video_url", "video_url": {"url": "u"}}, {"type": "audio_url", "audio_url": {"url": "u"}}]}]}),
                 6,
             ),
         ] {
@@ -630,32 +559,104 @@ mod tests {
         assert_eq!(question(&own).unmetered, None);
         assert_eq!(question(&json!({"model": "m", "prompt": {"id": "p"}, "tools": []})).unmetered, None);
         assert!(read(Api::Messages, &json!({"model": "m", "container": {"skills": []}})).unmetered.is_some());
-        assert_eq!(question(&json!({"model": "gpt-5.4", "input": "a"})).times_the_price, 1);
-        assert!(question(&json!({"model": "gpt-5.4", "input": "a", "service_tier": "priority"})).times_the_price >= 2);
-        assert!(question(&json!({"model": "gpt-5.4", "input": "a", "service_tier": "auto"})).times_the_price >= 2);
-        let first = |body: &Value| question(body).times_if_first;
-        assert!(first(&json!({"model": "gpt-5.4", "input": "a"})) >= 2, "the provider may decide");
-        assert_eq!(first(&json!({"model": "gpt-5.4", "input": "a", "service_tier": "default"})), 1);
+        let written = |body: &Value| question(body).times_the_price.of_written(10);
+        assert_eq!(written(&json!({"model": "gpt-5.4", "input": "a"})), 10);
+        assert_eq!(written(&json!({"model": "gpt-5.4", "input": "a", "service_tier": "priority"})), 20);
+        assert_eq!(written(&json!({"model": "gpt-5.4", "input": "a", "service_tier": "auto"})), 20);
+        let first = |body: &Value| question(body).times_if_first.of_written(10);
+        assert_eq!(first(&json!({"model": "gpt-5.4", "input": "a"})), 20, "the provider may decide");
+        assert_eq!(first(&json!({"model": "gpt-5.4", "input": "a", "service_tier": "default"})), 10);
+        let is_open = |body: &Value| question(body).leaves_service_open;
+        assert!(
+            is_open(&json!({"model": "gpt-5.4", "input": "a"}))
+                && is_open(&json!({"model": "gpt-5.4", "input": "a", "service_tier": null}))
+        );
+        for said in ["default", "priority", "auto", "flex"] {
+            assert!(!is_open(&json!({"model": "gpt-5.4", "input": "a", "service_tier": said})), "{said}");
+        }
+        assert!(!is_open(&json!({"model": "m", "input": "a"})), "one that has one price");
+        assert!(!read(Api::Embeddings, &json!({"model": "text-embedding-3-small", "input": "a"})).leaves_service_open);
         let shorter = json!({"model": "m", "messages": [], "context_management": {"edits": [{"type": "compact_20260112"}]}});
-        assert_eq!(read(Api::Messages, &shorter).times_the_price, 2, "all of it is read once more");
+        assert_eq!(read(Api::Messages, &shorter).times_the_price.of_read(10), 20, "all of it is read once more");
         let recorded = json!({"model": "gpt-4o-audio-preview", "messages": [{"role": "assistant", "audio": {"id": "a"}}]});
         let recorded = read(Api::Chat, &recorded);
-        assert!(recorded.times_the_price >= 8 && recorded.added >= 16_384);
+        assert!(recorded.times_the_price.of_read(10) >= 80 && recorded.added >= 16_384);
         let predicted =
             read(Api::Chat, &json!({"model": "gpt-4o", "messages": [], "prediction": {"type": "content", "content": "A".repeat(900)}}));
         assert!((3_600..4_000).contains(&predicted.added), "as dear as what is written: {}", predicted.added);
         let spoken = json!({"model": "gpt-4o-audio-preview", "modalities": ["text", "audio"]});
-        assert!(read(Api::Chat, &spoken).times_the_price >= 8, "{}", read(Api::Chat, &spoken).times_the_price);
-        assert_eq!(question(&json!({"model": "m", "input": [{"cache_control": {"type": "ephemeral"}}]})).times_the_price, 2);
+        assert!(read(Api::Chat, &spoken).times_the_price.of_written(10) >= 80, "{:?}", read(Api::Chat, &spoken).times_the_price);
+        assert_eq!(question(&json!({"model": "m", "input": [{"cache_control": {"type": "ephemeral"}}]})).times_the_price.of_read(10), 20);
+    }
+
+    #[test]
+    fn letters_that_are_no_words_may_have_a_token_each() {
+        let prose = "all of it was read once more and then some ".repeat(40);
+        assert_eq!(most_words(&prose), prose.len() as u64 / 2);
+        for (before, length) in [(0, 32), (5, 33), (31, 40), (63, 300), (7, 5_000)] {
+            let text = format!("{}{} {prose}", "a ".repeat(before), "qxz".repeat(length));
+            let plain = text.len() as u64 - 3 * length as u64;
+            assert_eq!(most_words(&text), plain / 2 + 3 * length as u64, "{before} {length}");
+        }
+        assert_eq!(most_words(&"x".repeat(31)), 15);
+    }
+
+    #[test]
+    fn what_searches_or_has_a_price_of_its_own_is_refused() {
+        let unmetered = |body: &Value| read(Api::Chat, body).unmetered;
+        for body in [
+            json!({"model": "sonar-pro"}),
+            json!({"model": "perplexity/sonar"}),
+            json!({"model": "openai/gpt-4o:online"}),
+            json!({"model": "groq/compound-mini"}),
+            json!({"model": "gemini-3-flash-preview-search"}),
+            json!({"model": "grok-4", "search_parameters": {"mode": "auto"}}),
+            json!({"model": "qwen-plus", "enable_search": true}),
+            json!({"model": "qwen-plus", "extra_body": {"enable_search": true}}),
+            json!({"model": "gemini-3-pro-preview", "tools": [{"google_search": {}}]}),
+            json!({"model": "claude-opus-4-6", "inference_geo": "us"}),
+        ] {
+            assert!(unmetered(&body).is_some(), "{body}");
+        }
+        for body in [
+            json!({"model": "qwen-plus", "enable_search": false}),
+            json!({"model": "claude-opus-4-6", "inference_geo": "global"}),
+            json!({"model": "nousresearch/hermes-2", "tools": [{"type": "function", "function": {"name": "web_search"}}]}),
+        ] {
+            assert_eq!(unmetered(&body), None, "{body}");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_bounded_by_the_member_that_its_server_reads() {
+        let bounded = |name: &str, body: &'static str, max: u64| {
+            let body = Bytes::from_static(body.as_bytes());
+            let members = Members::read(&body).unwrap();
+            let mut question = of_body(Api::Chat, &body).unwrap();
+            question.bound_by(name, &members);
+            (question.says_length, String::from_utf8(question.prepare(&body, Some(max)).unwrap().to_vec()).unwrap())
+        };
+        let (older, newer) = (api::OLDER_LENGTH, api::NEWER_LENGTH);
+        assert_eq!(bounded(older, r#"{"model":"m"}"#, 9), (false, r#"{"model":"m","max_tokens":9}"#.to_owned()));
+        assert_eq!(bounded(newer, r#"{"model":"m"}"#, 9), (false, r#"{"model":"m","max_completion_tokens":9}"#.to_owned()));
+        assert_eq!(
+            bounded(older, r#"{"model":"m","max_completion_tokens":20}"#, 9),
+            (false, r#"{"model":"m","max_completion_tokens":9,"max_tokens":9}"#.to_owned()),
+            "a server that does not read the newer name hears it by the older one"
+        );
+        assert_eq!(
+            bounded(newer, r#"{"model":"m","max_tokens":20}"#, 9),
+            (true, r#"{"model":"m","max_tokens":9}"#.to_owned()),
+            "OpenAI wants no more than one"
+        );
+        assert_eq!(read(Api::Chat, &json!({"model": "m"})).longest(), LONGEST_ANSWER, "a model of which nothing is known is bounded too");
     }
 
     proptest::proptest! {
         #[test]
         fn no_text_breaks_the_measure(text in ".{0,60}") {
-            let mut measured = Prompt::default();
-            measure(&mut measured, &json!([text]).to_string());
-            proptest::prop_assert!(measured.bytes >= text.len() as u64);
-            measure(&mut measured, &text);
+            let body = json!({"model": "m", "messages": [{"content": [{"type": text, "text": text}]}]});
+            proptest::prop_assert!(read(Api::Chat, &body).prompt.bytes >= text.len() as u64);
         }
     }
 }

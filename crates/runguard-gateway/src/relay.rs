@@ -1,6 +1,6 @@
 //! Answers on their way back: passed on as they came, metered, cut where nothing more is paid for, settled once.
 
-use crate::answer::{Meter, Pass, on_the_wire};
+use crate::answer::{Account, Meter, Pass, on_the_wire};
 use crate::api::{Api, Dialect};
 use crate::attempt::most_output;
 use crate::bedrock::Family;
@@ -12,6 +12,7 @@ use crate::money::{Guards, SetAside};
 use crate::pieces::{Came, Events, FRAMES};
 use crate::question::Question;
 use crate::refusal::Refusal;
+use crate::serving::Payer;
 use crate::{Gateway, upstream, with_length, with_run};
 use axum::body::Body;
 use bytes::Bytes;
@@ -21,7 +22,7 @@ use http::response::Parts;
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::Either;
 use hyper::body::Incoming;
-use runguard_core::prices::Usage;
+use runguard_core::prices::{ServiceTier, Usage};
 use runguard_core::run::Used;
 use runguard_engine::settings::WhenCallerLeaves;
 use runguard_http::reply::{JSON, Reply, event_stream, reply};
@@ -34,6 +35,8 @@ use tokio::sync::mpsc;
 const WAITING: usize = 16;
 /// How long the rest of an answer is read for nobody.
 const DRAIN: Duration = Duration::from_secs(60);
+/// The same, where a model may be thinking: most have thought by then.
+const THOUGHT: Duration = Duration::from_secs(600);
 
 /// A question that was passed on.
 #[derive(Debug)]
@@ -51,6 +54,8 @@ pub(crate) struct Passed {
     pub(crate) circuit: Option<ToldLater>,
     /// What its answer will be found by.
     pub(crate) found_again: FoundAgain,
+    /// Who is served.
+    pub(crate) payer: Payer,
 }
 
 /// How a stream ends says more of a provider than how it begins.
@@ -115,12 +120,15 @@ pub(crate) fn stream(gateway: Arc<Gateway>, passed: Passed, head: Parts, events:
 }
 
 async fn follow(gateway: Arc<Gateway>, passed: Passed, mut events: Events, send: mpsc::Sender<Result<Bytes, std::io::Error>>) {
-    let Passed { question, run, set_aside, mut guards, when_caller_leaves, paid_output, circuit, found_again, .. } = passed;
+    let Passed { question, run, set_aside, mut guards, when_caller_leaves, paid_output, circuit, found_again, payer, .. } = passed;
     let mut meter = Meter::new(question.api, question.must_ask_for_usage()).with_prompt(question.prompt.usual_tokens());
     let most = most_output(&question, paid_output);
+    let is_thought_unseen = question.thinks && paid_output.is_some();
     let following = async {
         match pass_on(&mut events, &mut meter, most, &send).await {
-            Ended::CallerLeft if when_caller_leaves == WhenCallerLeaves::Drain => drain(&mut events, &mut meter, most).await,
+            // What was thought is told at the end alone: who left would not pay for it.
+            Ended::CallerLeft if is_thought_unseen && !meter.is_complete() => drain(&mut events, &mut meter, most, THOUGHT).await,
+            Ended::CallerLeft if when_caller_leaves == WhenCallerLeaves::Drain => drain(&mut events, &mut meter, most, DRAIN).await,
             ended => ended,
         }
     };
@@ -130,27 +138,14 @@ async fn follow(gateway: Arc<Gateway>, passed: Passed, mut events: Events, send:
         () = gateway.has_to_stop() => Ended::Stopped,
     };
     drop(events);
-    let account = meter.account().within(most);
+    let account = meter.account();
     let names = found_again.names(&account);
     account.tell(&mut guards.call, &names);
-    gateway.learn(&guards.call.upstream, &question, &account);
+    gateway.learn(&guards.call.upstream, payer, &question, &account);
     let mut counted = Usage::default();
-    // Who is cut, or leaves, before the provider counted must not pay less than what was read can have been.
-    let is_limited = paid_output.is_some() && ended != Ended::ByProvider;
-    let usage = account.usage.unwrap_or_else(|| question.prompt_left(is_limited));
-    let used = match ended {
-        // Clients go when they have heard the last event, before the connection is at its end.
-        Ended::ByProvider | Ended::Broken | Ended::CallerLeft | Ended::Stopped
-            if meter.is_complete() && (account.usage.is_some() || !is_limited) =>
-        {
-            account.used(&question, paid_output, &mut counted)
-        }
-        Ended::ByProvider | Ended::Broken | Ended::Cut | Ended::CallerLeft | Ended::Stopped => {
-            Used::BrokenOff { model: None, usage: &usage, bytes: account.bytes }
-        }
-    };
+    let used = used(&question, &meter, &account, ended, paid_output, &mut counted);
     gateway.runs.settle(&guards, set_aside, used).await;
-    gateway.remember(&guards, &account, &run.name, &names).await;
+    gateway.remember(&guards, &account, &run.name, &names, &found_again).await;
     // One that was closed in the middle, with or without a word, has not ended.
     let is_broken = matches!(ended, Ended::Broken | Ended::ByProvider) && !meter.is_complete() && account.finish.is_empty();
     let mistake = meter.mistake().or(is_broken.then_some(StatusCode::BAD_GATEWAY));
@@ -169,6 +164,39 @@ async fn follow(gateway: Arc<Gateway>, passed: Passed, mut events: Events, send:
         Ended::ByProvider | Ended::Cut | Ended::CallerLeft => return,
     };
     let _ = send.send(Err(std::io::Error::other(why))).await;
+}
+
+/// What a stream that ended so is booked as.
+fn used<'a>(
+    question: &Question,
+    meter: &Meter,
+    account: &Account,
+    ended: Ended,
+    paid_output: Option<u64>,
+    room: &'a mut Usage,
+) -> Used<'a> {
+    let most = most_output(question, paid_output);
+    // Who is cut, or leaves, before the provider counted must not pay less than what was read can have been.
+    let is_limited = paid_output.is_some() && ended != Ended::ByProvider;
+    // Clients go when they have heard the last event, before the connection is at its end.
+    if ended != Ended::Cut && meter.is_complete() && (account.usage.is_some() || !is_limited) {
+        return account.within(most).used(question, paid_output, room);
+    }
+    // It was ended here while it may have been thinking: how much, nobody will say.
+    if is_limited && question.thinks && !account.is_counted() && matches!(ended, Ended::CallerLeft | Ended::Stopped) {
+        *room = question.worst(paid_output);
+        return Used::Counted { model: None, usage: room };
+    }
+    // One that was cut has certainly written more than it was asked for.
+    let bytes = if ended == Ended::Cut { account.bytes } else { account.within(most).bytes };
+    let Some(usage) = account.usage else {
+        *room = question.prompt_left(is_limited);
+        let is_dearer = paid_output.is_some() && meter.tier().is_none_or(|tier| tier != ServiceTier::Standard);
+        let bytes = if is_dearer { question.times_the_price.of_written(bytes) } else { bytes };
+        return Used::BrokenOff { model: None, usage: room, bytes };
+    };
+    *room = usage;
+    Used::BrokenOff { model: None, usage: room, bytes }
 }
 
 /// Passes events on until one side ends it.
@@ -208,7 +236,7 @@ async fn pass_on(events: &mut Events, meter: &mut Meter, most: Option<u64>, send
 }
 
 /// Reads an answer to its end for what it says of its cost.
-async fn drain(events: &mut Events, meter: &mut Meter, most: Option<u64>) -> Ended {
+async fn drain(events: &mut Events, meter: &mut Meter, most: Option<u64>, at_most: Duration) -> Ended {
     let reading = async {
         loop {
             match events.next().await {
@@ -227,7 +255,7 @@ async fn drain(events: &mut Events, meter: &mut Meter, most: Option<u64>) -> End
             }
         }
     };
-    tokio::time::timeout(DRAIN, reading).await.unwrap_or(Ended::CallerLeft)
+    tokio::time::timeout(at_most, reading).await.unwrap_or(Ended::CallerLeft)
 }
 
 /// The last answer of a run that is over: a normal one that says why, so that whoever asked ends politely.
@@ -337,6 +365,149 @@ pub(crate) fn last_answer(question: &Question, refusal: &Refusal, run: &str) -> 
             let mut reply = event_stream(stream);
             reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(FRAMES));
             reply
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dearer::Times;
+    use crate::members::Members;
+    use crate::question::KnownAs;
+    use proptest::prelude::*;
+    use runguard_core::Timestamp;
+    use runguard_core::budget::{Budget, Limits};
+    use runguard_core::money::NanoDollars;
+    use runguard_core::prices::{Prices, Prompt, USUAL_BYTES_A_TOKEN, UnknownModel};
+    use runguard_core::run::{Asked, Ceilings, Loops, Money, Progress, Run};
+
+    /// A model whose answers are followed, and how a provider counts: it thinks unseen, writes, and says it at the end.
+    #[derive(Debug, Clone)]
+    struct Told {
+        api: Api,
+        model: &'static str,
+        thought: u64,
+        words: Vec<String>,
+        tier: Option<&'static str>,
+        stops: Option<&'static str>,
+    }
+
+    fn sse(name: &str, data: &Value) -> Vec<u8> {
+        let name = if name.is_empty() { String::new() } else { format!("event: {name}\n") };
+        format!("{name}data: {data}\n\n").into_bytes()
+    }
+
+    impl Told {
+        /// No more than is paid for.
+        fn written(&self, most: u64) -> u64 {
+            (self.words.len() as u64 + self.thought).min(most)
+        }
+
+        /// The events of its stream, with as many words as may be written.
+        fn events(&self, read: u64, most: u64) -> Vec<Vec<u8>> {
+            let written = self.written(most);
+            let words = self.words.iter().take(usize::try_from(written.saturating_sub(self.thought.min(written))).unwrap());
+            match self.api {
+                Api::Messages => {
+                    let start = json!({"type": "message_start", "message": {"model": self.model, "usage": {"input_tokens": read, "output_tokens": 1}}});
+                    let delta = |word: &String| {
+                        sse("", &json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": word}}))
+                    };
+                    let end = json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": written}});
+                    let ends = [sse("", &end), sse("", &json!({"type": "message_stop"}))];
+                    std::iter::once(sse("", &start)).chain(words.map(delta)).chain(ends).collect()
+                }
+                Api::Responses => {
+                    let response = |usage: Value| json!({"id": "r", "model": self.model, "service_tier": self.tier, "usage": usage});
+                    let created = json!({"type": "response.created", "response": {"id": "r", "service_tier": "auto"}});
+                    let delta = |word: &String| sse("", &json!({"type": "response.output_text.delta", "delta": word}));
+                    let usage = json!({"input_tokens": read, "output_tokens": written});
+                    let end = sse("", &json!({"type": "response.completed", "response": response(usage)}));
+                    std::iter::once(sse("", &created)).chain(words.map(delta)).chain([end]).collect()
+                }
+                Api::Chat | Api::Completions | Api::Embeddings | Api::Converse | Api::Invoke(_) => {
+                    let chunk = |choices: Value, usage: Value| {
+                        sse("", &json!({"model": self.model, "service_tier": self.tier, "choices": choices, "usage": usage}))
+                    };
+                    let delta = |word: &String| chunk(json!([{"index": 0, "delta": {"content": word}}]), Value::Null);
+                    let usage = json!({"prompt_tokens": read, "completion_tokens": written});
+                    let ends = [
+                        chunk(json!([{"index": 0, "delta": {}, "finish_reason": self.stops}]), Value::Null),
+                        chunk(json!([]), usage),
+                        b"data: [DONE]\n\n".to_vec(),
+                    ];
+                    words.map(delta).chain(ends).collect()
+                }
+            }
+        }
+    }
+
+    fn told() -> impl Strategy<Value = Told> {
+        let api = prop_oneof![
+            Just((Api::Chat, "gpt-4o")),
+            Just((Api::Chat, "gpt-5.5")),
+            Just((Api::Responses, "gpt-5.6")),
+            Just((Api::Messages, "claude-sonnet-4-6")),
+        ];
+        let tier = prop_oneof![Just(None), Just(Some("default")), Just(Some("priority"))];
+        let words = prop::collection::vec("[a-z]{0,14} ?", 0..30);
+        (api, 0u64..40, words, tier, prop_oneof![Just(None), Just(Some("stop"))])
+            .prop_map(|((api, model), thought, words, tier, stops)| Told { api, model, thought, words, tier, stops })
+    }
+
+    proptest! {
+        /// However a stream ends, after whichever event: what is booked was set aside, and no limit is passed. A provider that counts no more than it
+        /// was asked for, and serves as it was asked to or as it likes where that is left to it, cannot be paid more. Left out is one that is cut
+        /// here: its provider did not keep to what it was asked for, and what it wrote beyond that is booked though it was not set aside.
+        #[test]
+        fn wherever_a_stream_breaks_off_what_is_booked_was_set_aside(
+            told in told(), bound in 16u64..60, limit in 1i64..40, prompt in "[ -~]{0,200}", is_said in any::<bool>(), drop_at in any::<prop::sample::Index>()
+        ) {
+            let service = is_said.then_some(told.tier).flatten();
+            let mut body = json!({"model": told.model, "messages": [{"role": "user", "content": prompt}], "max_tokens": bound, "stream": true});
+            if let Some(service) = service {
+                body["service_tier"] = json!(service);
+            }
+            let body = body.to_string();
+            let mut question = Question::read(told.api, &KnownAs::itself(told.model), &Members::read(body.as_bytes()).unwrap()).unwrap();
+            // Nobody knows yet how it is served.
+            question.times_the_price = question.times_the_price.max(question.times_if_first);
+            let times: Times = question.times_the_price;
+            let price = |model: &str, usage: &Usage| Prices::bundled().cost(model, usage, &UnknownModel::Error).map(|(cost, _)| cost);
+            let events = |most| told.events(question.prompt.bytes / 4, most);
+            let breaks = drop_at.index(events(bound).len() + 1);
+            for ended in [Ended::ByProvider, Ended::Broken, Ended::CallerLeft, Ended::Stopped] {
+                let budget = Budget::new(Limits { usd: Some(NanoDollars::from_nanos(limit * 1_000_000).unwrap()), ..Limits::default() });
+                let mut run = Run::new("run", Ceilings::default(), Loops::default(), None, Some(Money::InProcess(budget.clone())));
+                let asked = Asked {
+                    model: told.model,
+                    prompt: Prompt { bytes: times.of_read(question.most_prompt) * USUAL_BYTES_A_TOKEN, attachments: 0 },
+                    max_output: Some(times.of_written(bound)),
+                    choices: 1,
+                    has_waited: true,
+                    may_fall_back: false,
+                };
+                let Progress::Started(call) = run.begin_model(asked, &price, Timestamp::from_millis(0)) else { continue };
+                let aside = budget.snapshot().reserved.usd;
+                let paid = call.max_output().map_or(bound, |most| times.written_for(most));
+                let events = events(paid);
+                let mut meter = Meter::new(told.api, false);
+                let taken = if ended == Ended::ByProvider { events.len() } else { breaks.min(events.len()) };
+                for event in &events[..taken] {
+                    meter.take(event);
+                }
+                let mut room = Usage::default();
+                let used = used(&question, &meter, &meter.account(), ended, Some(paid), &mut room);
+                let is_refused = matches!(run.finish_model(call, used, &price), Progress::Refused(_));
+                let booked = budget.snapshot().spent().usd;
+                prop_assert!(booked <= aside && !is_refused, "{ended:?} after {taken}: {booked} of {aside}, {room:?}");
+                let is_unseen = question.thinks && matches!(ended, Ended::CallerLeft | Ended::Stopped);
+                if is_unseen && taken < events.len().saturating_sub(3) {
+                    let counted = Usage::new(question.prompt.bytes / 4, told.written(paid));
+                    prop_assert!(booked >= price(told.model, &counted).unwrap(), "who leaves pays for what was thought");
+                }
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use runguard_engine::settings::{Speaks, Upstream};
+use runguard_engine::settings::{LengthField, Speaks, Upstream};
 use runguard_http::client::{WithoutCertificates, trust_system};
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -83,6 +83,23 @@ pub(crate) struct Target<'a> {
 /// Whether a deployment in the path is what is billed. Elsewhere the body may say otherwise, and a cap would hold for another model.
 fn is_azure(upstream: &Upstream) -> bool {
     upstream.speaks == Speaks::OpenAi && (!upstream.api_version.is_empty() || AZURE_KEY == upstream.key_header.as_str())
+}
+
+/// The member by which a chat with this model is bounded: as settings say; the newer one at `OpenAI` and Azure, and where the model is known to
+/// want it wherever it is; else the older one, which is all that others read.
+pub(crate) fn length_field(upstream: &Upstream, model: &str) -> &'static str {
+    const WANT_NEWER: [&str; 5] = ["o1", "o3", "o4", "gpt-5", "gpt-6"];
+    let host = upstream.url.split("://").nth(1).and_then(|rest| rest.split(['/', ':', '?']).next()).unwrap_or_default();
+    let is_at = |domain: &str| host == domain || host.strip_suffix(domain).is_some_and(|before| before.ends_with('.'));
+    let name = model.rsplit('/').next().unwrap_or(model);
+    let is_newer = match upstream.length_field {
+        LengthField::MaxTokens => false,
+        LengthField::MaxCompletionTokens => true,
+        LengthField::Auto => {
+            is_at("openai.com") || is_at("azure.com") || is_azure(upstream) || WANT_NEWER.iter().any(|start| name.starts_with(start))
+        }
+    };
+    if is_newer { api::NEWER_LENGTH } else { api::OLDER_LENGTH }
 }
 
 /// Where a path behind the name of an upstream leads; nothing where it leads nowhere.
@@ -173,12 +190,25 @@ static OF_THE_CALLER: [HeaderName; 8] = [
     HeaderName::from_static("openai-organization"),
     HeaderName::from_static("openai-project"),
 ];
+/// Of them, those by which a caller with a key of its own chooses who is billed.
+static OF_A_PROJECT: [HeaderName; 2] = [HeaderName::from_static("openai-organization"), HeaderName::from_static("openai-project")];
 static API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 static AZURE_KEY: HeaderName = HeaderName::from_static("api-key");
 
 /// The key that a request carries, wherever the clients of a provider put it.
 pub(crate) fn presented_key(headers: &HeaderMap) -> Option<&str> {
     runguard_http::door::token(headers).or_else(|| headers.get(&AZURE_KEY)?.to_str().ok().map(str::trim))
+}
+
+/// Which of a key's projects a caller names, as far as that travels on.
+pub(crate) fn project(headers: &HeaderMap, credentials: &Credentials<'_>) -> Vec<u8> {
+    if !matches!(credentials, Credentials::Callers) || !OF_A_PROJECT.iter().any(|name| headers.contains_key(name)) {
+        return Vec::new();
+    }
+    let travels = without_hop(headers);
+    // No header has a line's end in it.
+    let values = |name: &HeaderName| travels.get_all(name).iter().map(HeaderValue::as_bytes).collect::<Vec<_>>().join(&b',');
+    OF_A_PROJECT.iter().map(values).collect::<Vec<_>>().join(&b'\n')
 }
 
 /// Whether a value is a key of ours, which is nobody's business elsewhere.
@@ -257,6 +287,39 @@ mod tests {
 
     fn upstream(url: &str, speaks: Speaks) -> Upstream {
         Upstream { url: url.into(), speaks, ..Upstream::default() }
+    }
+
+    #[test]
+    fn a_chat_is_bounded_by_the_member_that_its_server_reads() {
+        let field = |url: &str, model: &str| length_field(&upstream(url, Speaks::OpenAi), model);
+        for (url, model, expected) in [
+            ("https://api.openai.com/v1", "gpt-4o", api::NEWER_LENGTH),
+            ("https://eu.api.openai.com/v1", "gpt-4o", api::NEWER_LENGTH),
+            ("https://me.openai.azure.com/openai/v1", "gpt-4o", api::NEWER_LENGTH),
+            ("https://api.deepseek.com/v1", "deepseek-chat", api::OLDER_LENGTH),
+            ("http://127.0.0.1:11434/v1", "llama3", api::OLDER_LENGTH),
+            ("https://notopenai.com/v1", "gpt-4o", api::OLDER_LENGTH),
+            ("http://proxy/v1", "openai/gpt-5.1", api::NEWER_LENGTH),
+            ("http://proxy/v1", "o3", api::NEWER_LENGTH),
+        ] {
+            assert_eq!(field(url, model), expected, "{url} {model}");
+        }
+        let said = Upstream { length_field: LengthField::MaxTokens, ..upstream("https://api.openai.com/v1", Speaks::OpenAi) };
+        assert_eq!(length_field(&said, "o3"), api::OLDER_LENGTH);
+    }
+
+    #[test]
+    fn a_project_is_one_that_the_provider_hears_of() {
+        let of = |headers: &[(&'static str, &'static str)], credentials: &Credentials<'_>| {
+            let pair = |(name, value): &(&'static str, &'static str)| (HeaderName::from_static(name), HeaderValue::from_static(value));
+            project(&headers.iter().map(pair).collect(), credentials)
+        };
+        let callers = |headers: &[(&'static str, &'static str)]| of(headers, &Credentials::Callers);
+        let (first, second) = (callers(&[("openai-project", "a")]), callers(&[("openai-project", "b")]));
+        assert!(callers(&[]).is_empty() && first != second && first != callers(&[("openai-organization", "a")]));
+        let ours = Credentials::Ours { key: "k".to_owned(), header: "" };
+        assert_eq!(of(&[("openai-project", "a")], &ours), callers(&[]), "the operator's has its own");
+        assert_ne!(callers(&[("openai-project", "a"), ("connection", "openai-project")]), first, "it goes no further");
     }
 
     #[test]

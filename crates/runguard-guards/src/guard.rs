@@ -8,6 +8,7 @@
 //! To add a guard: its file below, and its entry in the list of [`runguard_core::reason`]. CONTRIBUTING.md says it in full.
 
 mod asking_again;
+pub mod judging;
 #[cfg(test)]
 mod properties;
 
@@ -100,6 +101,9 @@ pub struct GuardEntry {
     pub routes: &'static [&'static Route],
     pub slots: &'static [&'static Slot],
     pub step: GuardedStep,
+    /// What a step that was let pass is billed as. `None`: it is billed by nobody, or counted elsewhere: detectors that an agent asks beside
+    /// one another about one call bill nothing, nor do budgets, which have figures of their own.
+    pub billed: Option<Billed>,
     pub holds: Holds,
     /// What its rows show beyond their columns.
     pub shows: for<'a> fn(&RowRef<'a>) -> Shows<'a>,
@@ -125,6 +129,15 @@ pub enum GuardedStep {
     ToolCall,
     Handover,
     Retrieval,
+}
+
+/// What a step is billed as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Billed {
+    /// A model is asked.
+    AiStep,
+    /// Something else is called.
+    Call,
 }
 
 /// What would be lost if a guard decided from memory while the state that nodes share is away.
@@ -571,11 +584,18 @@ pub(crate) struct Finding<B, E> {
     pub(crate) clears_at: Option<Timestamp>,
     /// What a refusal by this rule leaves behind.
     pub(crate) events: Vec<E>,
+    /// The rule that was broken, where the reason is that of several: it may have a mode of its own.
+    pub(crate) rule: Option<Reason>,
 }
 
 impl<B, E> Finding<B, E> {
     pub(crate) fn new(reason: Reason, block: B, clears_at: Option<Timestamp>) -> Self {
-        Self { reason, block, clears_at, events: Vec::new() }
+        Self { reason, block, clears_at, events: Vec::new(), rule: None }
+    }
+
+    fn mode<S>(&self, rulebook: &Rulebook<S>) -> Mode {
+        let own = rulebook.mode_of(self.reason);
+        self.rule.map_or(own, |rule| own.min(rulebook.mode_of(rule)))
     }
 }
 
@@ -610,7 +630,7 @@ pub(crate) fn run_check<C: Decide>(check: &C, section: &Section<SettingsOf<C>>, 
     let warnings = check.warnings(settings);
     let mut signals = Vec::new();
     for finding in ruling.findings {
-        match rulebook.mode_of(finding.reason) {
+        match finding.mode(rulebook) {
             Mode::Off => {}
             Mode::Observe => {
                 let (facts, message) = check.explain(settings, &state, &finding.block, moment);
@@ -663,7 +683,7 @@ fn first_allowed<C: Decide>(
     let mut at = clears_at;
     for _ in 0..MOST_STEPS {
         let ruling = check.decide(&rulebook.settings, state, Moment { now: at, ..moment });
-        let Some(blocking) = ruling.findings.iter().find(|finding| rulebook.mode_of(finding.reason) == Mode::Enforce) else {
+        let Some(blocking) = ruling.findings.iter().find(|finding| finding.mode(rulebook) == Mode::Enforce) else {
             return Some(at);
         };
         at = blocking.clears_at.filter(|later| *later > at)?;

@@ -9,6 +9,7 @@
 use runguard_core::calendar::Period;
 use runguard_core::ledger::{Limits, MOST_SCOPES, Scope, scope_label};
 use runguard_core::money::NanoDollars;
+use runguard_core::nearest::closest;
 use runguard_core::object::Object;
 pub use runguard_core::text::MAX_TEXT_BYTES;
 use serde::{Deserialize, Serialize};
@@ -208,6 +209,9 @@ pub struct PassedCall {
     /// Of a call that failed: of the latest calls to its model, as the door saw them, most did not.
     #[serde(skip_serializing_if = "is_not")]
     pub mostly_works: bool,
+    /// Of a call that failed: how many failed lately while the model mostly worked, as the door saw them. None of them was counted then.
+    #[serde(skip_serializing_if = "is_none")]
+    pub uncounted: u32,
     /// Why it is given back without having been made: the door refused it after all.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub refused: Box<str>,
@@ -237,6 +241,11 @@ pub struct PassedCall {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the form in which serde asks")]
 fn is_not(flag: &bool) -> bool {
     !*flag
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form in which serde asks")]
+fn is_none(count: &u32) -> bool {
+    *count == 0
 }
 
 impl<'a> Input<'a> {
@@ -389,17 +398,6 @@ fn missing_field(field: &Field, strangers: &[Cow<'_, str>]) -> String {
         || format!("is required: {about}"),
         |stranger| format!("is required: {about} What came is called '{stranger}'; did you mean '{name}'?"),
     )
-}
-
-/// The known name nearest to a mistyped one, if it is near enough to be worth naming.
-pub fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    // What is that long is no slip of the finger, and would take its time.
-    if name.len() > 64 {
-        return None;
-    }
-    let (distance, best) =
-        known.map(|candidate| (strsim::levenshtein(name, candidate), candidate)).min_by_key(|(distance, _)| *distance)?;
-    (distance <= 2 || distance * 3 <= best.len()).then_some(best)
 }
 
 /// How a value was written that is taken all the same.

@@ -280,6 +280,8 @@ pub enum Traced {
         shown: String,
         /// What it does.
         effect: CallEffect,
+        /// The model's turn.
+        round: Option<u64>,
     },
     /// What the model said.
     Message(u64),
@@ -296,7 +298,7 @@ pub enum Traced {
 impl Traced {
     /// A call whose result is told later, or never.
     pub(crate) fn call(arguments: Option<u64>) -> Self {
-        Self::Call { arguments, result: None, error: None, shown: String::new(), effect: CallEffect::Unknown }
+        Self::Call { arguments, result: None, error: None, shown: String::new(), effect: CallEffect::Unknown, round: None }
     }
 }
 
@@ -419,9 +421,9 @@ impl Doubt {
         Self::first(2, "requests were compared with a changed pattern by the text that is kept, which is cut, redacted or missing");
     pub(crate) const NO_EVENTS: Self =
         Self::first(200, "requests left nothing behind to decide them by (the guard was off): they are taken as they were");
-    pub const NEVER_RAN: Self = Self::first(201, "requests would have passed that were refused: what they would have led to is not known");
+    pub const NEVER_RAN: Self = Self::first(201, "requests would have passed that were blocked: what they would have led to is not known");
     pub const RAN_ANYWAY: Self =
-        Self::first(202, "requests would have been refused that passed: what was told of them afterwards is applied all the same");
+        Self::first(202, "requests would have been blocked that passed: what was told of them afterwards is applied all the same");
 
     const fn first(order: u8, about: &'static str) -> Self {
         Self { order, about }

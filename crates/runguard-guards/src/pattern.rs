@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Bytes of one pattern's text.
 pub const MOST_SOURCE_BYTES: usize = 4096;
@@ -34,10 +34,20 @@ pub struct Pattern {
     regex: OnceLock<Option<Arc<Regex>>>,
 }
 
+/// Those of the program itself, by their text: they stand in every policy, so each is compiled once for all of them.
+static BUILT_IN: Mutex<BTreeMap<Arc<str>, Option<Arc<Regex>>>> = Mutex::new(BTreeMap::new());
+
 impl Pattern {
     /// Not compiled yet, and so not known to be a regular expression.
     pub(crate) fn of(source: &str) -> Self {
         Self { source: source.into(), regex: OnceLock::new() }
+    }
+
+    /// One of the program's own.
+    pub(crate) fn built_in(source: &str) -> Self {
+        let pattern = Self::of(source);
+        BUILT_IN.lock().unwrap_or_else(PoisonError::into_inner).entry(pattern.source.clone()).or_default();
+        pattern
     }
 
     pub fn is_set(&self) -> bool {
@@ -56,6 +66,23 @@ fn compile(source: &str) -> Result<Option<Arc<Regex>>, String> {
     if source.is_empty() {
         return Ok(None);
     }
+    let built_in = |regex: Option<&Arc<Regex>>| {
+        let mut all = BUILT_IN.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = all.get_mut(source)?;
+        if known.is_none() {
+            *known = regex.cloned();
+        }
+        known.clone()
+    };
+    if let Some(regex) = built_in(None) {
+        return Ok(Some(regex));
+    }
+    let regex = Arc::new(compile_anew(source)?);
+    // Another may have been faster; then there is still only one.
+    Ok(Some(built_in(Some(&regex)).unwrap_or(regex)))
+}
+
+fn compile_anew(source: &str) -> Result<Regex, String> {
     if source.len() > MOST_SOURCE_BYTES {
         return Err(format!("is {} bytes long; a pattern has at most {MOST_SOURCE_BYTES}", source.len()));
     }
@@ -64,7 +91,6 @@ fn compile(source: &str) -> Result<Option<Arc<Regex>>, String> {
         .configure(limits)
         .syntax(syntax::Config::new().case_insensitive(true))
         .build(&with_ascii_boundaries(source))
-        .map(|regex| Some(Arc::new(regex)))
         .map_err(|error| match error.syntax_error().map(ToString::to_string) {
             // Its last line says what is wrong; those before it repeat the pattern.
             Some(syntax) => format!("not a regular expression: {}", syntax.lines().last().unwrap_or_default().trim_start_matches("error: ")),
@@ -214,6 +240,15 @@ mod tests {
         assert_eq!(patterns.len(), 2);
         let address = |pattern: &Pattern| Arc::as_ptr(pattern.regex.get().unwrap().as_ref().unwrap());
         assert_eq!(address(&left), address(&right));
+
+        // The program's own are shared by all policies, also where a file of settings repeats them.
+        let own = r"(?:own|built in)-\d+";
+        let [built_in, repeated] = [Pattern::built_in(own), Pattern::of(own)].map(|mut pattern| {
+            Patterns::default().compile(&mut pattern).unwrap();
+            pattern
+        });
+        assert_eq!(address(&built_in), address(&repeated));
+        assert_ne!(address(&compiled("a+").unwrap()), address(&compiled("a+").unwrap()), "others are let go with their settings");
     }
 
     #[test]

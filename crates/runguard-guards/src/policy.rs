@@ -12,9 +12,9 @@ mod tree;
 pub use tree::{MOST_LEVELS, Tree, check_levels, merge, nest, unfold};
 
 use crate::guard;
-use crate::input::closest;
 use crate::pattern::{Pattern, Patterns};
 use runguard_core::limits::InvalidSetting;
+use runguard_core::nearest;
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::time::Span;
 use serde::de::DeserializeOwned;
@@ -33,6 +33,10 @@ pub enum Mode {
     Observe,
     #[default]
     Enforce,
+}
+
+impl Mode {
+    pub const ALL: [Self; 3] = [Self::Off, Self::Observe, Self::Enforce];
 }
 
 /// Where in the tree something is wrong, and what.
@@ -67,10 +71,14 @@ pub trait GuardSettings: Serialize + DeserializeOwned + Default + Clone + Send +
     const SETTINGS: &'static [Setting];
     /// Rules that are not measured on everyone's traffic: they watch until a user enforces them.
     const OBSERVED: &'static [Reason] = &[];
+    /// Another guard whose rules are asked here too: each can have a mode of its own.
+    const RULES_OF: Option<GuardName> = None;
     /// How long an event can matter: states must live at least that long.
     fn longest_window(&self) -> Span;
     /// Values that type-check and still make no sense.
     fn check(&self) -> Result<(), InvalidSetting>;
+    /// Says which mode each rule has, for a guard in which one hides another.
+    fn has_modes(&mut self, _mode_of: &dyn Fn(Reason) -> Mode) {}
     /// Shows every pattern with its path below the section.
     fn each_pattern(&mut self, _visit: &mut VisitPattern<'_>) -> Result<(), SettingsProblem> {
         Ok(())
@@ -232,6 +240,8 @@ pub struct SectionInfo {
     pub settings: &'static [Setting],
     pub observed: &'static [Reason],
     pub defaults: Tree,
+    /// Where its lengths of time stand.
+    pub spans: fn() -> Vec<Vec<String>>,
 }
 
 impl SectionInfo {
@@ -243,6 +253,7 @@ impl SectionInfo {
             settings: S::SETTINGS,
             observed: S::OBSERVED,
             defaults: to_tree(&S::default()),
+            spans: spans_of::<S>,
         }
     }
 }
@@ -339,11 +350,7 @@ fn check_guard_names(guards: &Tree, path: &[&str]) -> Result<(), SettingsProblem
 }
 
 fn unknown<'a>(path: &[&str], key: &str, known: impl Iterator<Item = &'a str> + Clone, what: &str) -> SettingsProblem {
-    let hint = match closest(key, known.clone()) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("known are {}", known.collect::<Vec<_>>().join(", ")),
-    };
-    SettingsProblem::new(&[path, &[key]].concat(), format!("unknown {what}; {hint}"))
+    SettingsProblem::new(&[path, &[key]].concat(), format!("unknown {what}; {}", nearest::hint(key, known)))
 }
 
 const MODE: &str = "mode";
@@ -409,9 +416,10 @@ fn check_guard_of_doors(table: &Tree, path: &[&str], doors: &[&str]) -> Result<(
 
 fn build_rulebook<S: GuardSettings>(tree: &Tree, path: &[&str], patterns: &mut Patterns) -> Result<Rulebook<S>, SettingsProblem> {
     let mut tree = tree.clone();
-    let (mode, rules) = take_modes(&mut tree, path, S::GUARD, S::OBSERVED)?;
+    let (mode, rules) = take_modes(&mut tree, path, (S::GUARD, S::RULES_OF), S::OBSERVED)?;
     let mut settings: S = read_table(&tree, path, &[MODE, RULES, S::SUBJECTS])?;
     settings.check().map_err(|InvalidSetting { name, problem }| SettingsProblem::new(&below(path, name), problem))?;
+    settings.has_modes(&|reason| rules[reason.index()]);
     settings.each_pattern(&mut |own_path, pattern| {
         patterns.compile(pattern).map_err(|problem| SettingsProblem::new(&[path, own_path].concat(), problem))
     })?;
@@ -422,7 +430,7 @@ fn build_rulebook<S: GuardSettings>(tree: &Tree, path: &[&str], patterns: &mut P
 fn take_modes(
     tree: &mut Tree,
     path: &[&str],
-    guard: GuardName,
+    (guard, rules_of): (GuardName, Option<GuardName>),
     observed: &[Reason],
 ) -> Result<(Mode, [Mode; Reason::ALL.len()]), SettingsProblem> {
     let mode = tree.remove(MODE).map_or(Ok(Mode::default()), |value| read(&value, &below(path, MODE)))?;
@@ -432,9 +440,9 @@ fn take_modes(
     }
     if let Some(value) = tree.remove(RULES) {
         let path = below(path, RULES);
-        let known: Vec<&str> = Reason::of(guard).map(Reason::code).collect();
+        let known: Vec<&str> = Reason::of(guard).chain(rules_of.into_iter().flat_map(Reason::of)).map(Reason::code).collect();
         for (code, value) in as_table(&value, &path)? {
-            let reason = Reason::from_code(code).filter(|reason| reason.guard() == guard);
+            let reason = Reason::from_code(code).filter(|reason| known.contains(&reason.code()));
             let reason = reason.ok_or_else(|| unknown(&path, code, known.iter().copied(), "rule"))?;
             rules[reason.index()] = read(value, &below(&path, code))?;
         }
@@ -451,6 +459,38 @@ pub fn read_table<S: Serialize + DeserializeOwned + Default>(tree: &Tree, path: 
     let defaults = to_tree(&S::default());
     let merged = onto(&defaults, tree, path, also)?;
     from_tree(merged).map_err(|error| what_is_wrong(&defaults, tree, path, &error, &|tree| from_tree::<S>(tree).map(drop)))
+}
+
+/// Where the lengths of time stand in settings: what is a number by default, or nothing, and can be written with a unit as well.
+pub fn spans_of<S: Serialize + DeserializeOwned + Default>() -> Vec<Vec<String>> {
+    fn look(inner: &Tree, path: &mut Vec<String>, takes: &dyn Fn(&[String], Value) -> bool, found: &mut Vec<Vec<String>>) {
+        for (key, value) in inner {
+            path.push(key.clone());
+            match value {
+                Value::Object(inner) => look(inner, path, takes, found),
+                Value::Number(_) | Value::Null => {
+                    let number = if value.is_null() { Value::from(1) } else { value.clone() };
+                    if takes(path, Value::String(format!("{number}s"))) && takes(path, number) {
+                        found.push(path.clone());
+                    }
+                }
+                Value::Bool(_) | Value::String(_) | Value::Array(_) => {}
+            }
+            path.pop();
+        }
+    }
+    let defaults = to_tree(&S::default());
+    let takes = |path: &[String], value: Value| {
+        let mut tree = defaults.clone();
+        let alone = path.iter().rev().fold(value, |inner, key| Value::Object(Tree::from_iter([(key.clone(), inner)])));
+        if let Value::Object(alone) = alone {
+            merge(&mut tree, &alone);
+        }
+        from_tree::<S>(tree).is_ok()
+    };
+    let mut found = Vec::new();
+    look(&defaults, &mut Vec::new(), &takes, &mut found);
+    found
 }
 
 fn onto(defaults: &Tree, tree: &Tree, path: &[&str], also: &[&str]) -> Result<Tree, SettingsProblem> {

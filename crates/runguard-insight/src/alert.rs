@@ -8,7 +8,6 @@
 //! does not fire again within the cool-down, however often the trouble comes and goes; trouble that outlasts the cool-down
 //! is told at the next row that shows it.
 
-use crate::insight::consumption::billed;
 use crate::insight::digest::Savings;
 use runguard_core::calendar::{Period, Zone};
 use runguard_core::limits::InvalidSetting;
@@ -18,6 +17,7 @@ use runguard_core::row::{Kind, Outcome, RowRef};
 use runguard_core::shown::one_line;
 use runguard_core::text::cut;
 use runguard_core::time::{Span, Timestamp};
+use runguard_guards::guard::GuardEntry;
 use runguard_guards::logged::{self, Account, Failing, Nearest, Shows, Turned};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -63,6 +63,9 @@ pub enum When {
 }
 
 impl When {
+    pub const ALL: [Self; 8] =
+        [Self::CircuitTrip, Self::Degrading, Self::Blocks, Self::BlockRate, Self::Budget, Self::Fallback, Self::Consumption, Self::Spike];
+
     pub const fn code(self) -> &'static str {
         match self {
             Self::CircuitTrip => "circuit_trip",
@@ -96,6 +99,8 @@ pub enum Counted {
 }
 
 impl Counted {
+    pub const ALL: [Self; 2] = [Self::Credits, Self::Operations];
+
     const fn code(self) -> &'static str {
         match self {
             Self::Credits => "credits",
@@ -510,12 +515,13 @@ impl Rule {
     }
 
     fn judge_circuit(&self, state: &mut State, row: &RowRef<'_>, shows: &Shows<'_>) -> Option<Alert> {
-        if row.guard != GuardName::ApiCircuit || !self.concerns(row) {
+        if !self.concerns(row) {
             return None;
         }
         let key = dedup_key(&self.name, &[row.tenant, row.subject]);
-        // Most endpoints are well: nothing is known of them.
-        if shows.circuit != Some(Turned::Open) && !state.entries.contains_key(&key) {
+        // Most endpoints are well: nothing is known of them. Rows of the guard that told of one say nothing new, and that it lasts.
+        let is_known = || state.entries.get(&key).is_some_and(|entry| entry.guard == row.guard.to_string());
+        if shows.circuit != Some(Turned::Open) && !is_known() {
             return None;
         }
         let entry = state.entry(&key, row.time(), self.cooldown)?;
@@ -531,7 +537,7 @@ impl Rule {
         let (title, text) = match turned {
             AlertState::Firing => (
                 format!("The circuit of '{name}' is open"),
-                "Its failures reached the threshold: calls are refused until a probe succeeds. `runguard circuits` shows where it stands."
+                "Its failures reached the threshold: calls are blocked until a probe succeeds. `runguard circuits` shows where it stands."
                     .to_owned(),
             ),
             AlertState::Resolved => (format!("The circuit of '{name}' is closed again"), "Calls pass again.".to_owned()),
@@ -587,7 +593,7 @@ impl Rule {
         }
         let turned = entry.latch().turn_on(row.time(), self.cooldown)?;
         let title = format!("{counted} blocks within {}{}", self.window, entry.whose());
-        let text = format!("The latest: {} refused '{}' ({}).", row.guard, shown(row.subject), row.reason_code().unwrap_or("no reason"));
+        let text = format!("The latest: {} blocked '{}' ({}).", row.guard, shown(row.subject), row.reason_code().unwrap_or("no reason"));
         Some(self.tell(key, entry, row, turned, Severity::Warning, (title, text)))
     }
 
@@ -660,7 +666,7 @@ impl Rule {
 
     /// Operations that a row lets pass; nothing if none is billed.
     fn operations(&self, row: &RowRef<'_>) -> Option<u64> {
-        let guard = row.guard.known().filter(|guard| billed(*guard).is_some())?;
+        let guard = row.guard.known().filter(|guard| GuardEntry::of(*guard).billed.is_some())?;
         let is_done = row.kind == Kind::Check && matches!(row.outcome.answered(), Some(Outcome::Allowed | Outcome::WouldBlock));
         (is_done && self.concerns(row)).then(|| u64::from(self.savings.operations_of(guard)))
     }
@@ -777,7 +783,7 @@ impl Rule {
         let mut alerts = Vec::new();
         if let Some((percent, amounts)) = told {
             let percent = if is_refused { percent.max(100.0) } else { percent };
-            let text = if is_refused { format!("{amounts} is spent, and requests are refused.") } else { format!("{amounts} is spent.") };
+            let text = if is_refused { format!("{amounts} is spent, and requests are blocked.") } else { format!("{amounts} is spent.") };
             alerts.extend(self.judge_spent(state, row, owner, spending.renews_in_seconds, percent, &text));
         }
         for Nearest { scope, percent, renews_in_seconds } in &spending.nearest {

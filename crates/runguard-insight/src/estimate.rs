@@ -125,7 +125,8 @@ pub struct Inputs {
     pub usd_per_operation: NanoDollars,
 }
 
-/// Rounds of the loop, operations of each and of a refused one; and the rounds the guard lets pass by default.
+/// Rounds of the loop, operations of each and of a refused one; and the rounds the guard lets pass by default. Of guards that a published
+/// design has numbers for: of others nothing is known, so nothing is reckoned.
 const LOOPS: [(GuardName, [u64; 3], fn() -> u32); 7] = [
     (GuardName::AiTaskRetry, [5, 1, 0], || ai_task_retry::Settings::default().max_retries),
     // From one bot to the other and back: each is visited so often.
@@ -451,7 +452,7 @@ pub static EXAMPLES: &[Example] = &[
                 "model calls",
                 12,
                 first(six_bots()).0,
-                "six transfers are allowed by default, so the first tour passes; a second one is refused at its first transfer",
+                "six transfers are allowed by default, so the first tour passes; a second one is blocked at its first transfer",
             )]
         },
     },
@@ -481,7 +482,7 @@ pub static EXAMPLES: &[Example] = &[
                     "credits with it, the same action in a row",
                     3,
                     first(spiral()).1,
-                    "three are allowed and the fourth is refused; the model call that chose the fourth is billed",
+                    "three are allowed and the fourth is blocked; the model call that chose the fourth is billed",
                 ),
                 said(
                     "credits with it, two actions in turn",

@@ -4,7 +4,7 @@
 //! for each that lies on one, the shortest is told. So there are no more of them than handovers, and one more handover that closes
 //! another circle is always seen.
 
-use runguard_guards::input::closest;
+use runguard_core::nearest::closest;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

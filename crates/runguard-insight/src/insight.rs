@@ -285,6 +285,10 @@ pub enum Severity {
     High,
 }
 
+impl Severity {
+    pub const ALL: [Self; 3] = [Self::Low, Self::Medium, Self::High];
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Saves {

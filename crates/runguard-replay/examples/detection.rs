@@ -3,8 +3,8 @@
 
 use runguard_core::detect::stall::StallRule;
 use runguard_replay::evaluate::{FRONTIER_RUNS, Lengths, NATIVE, Report, Share, TEXT, Tally, evaluate, files_of};
-use runguard_replay::rules::{Contender, contenders};
-use runguard_replay::validate::{Thresholds, cross_validate, held_out};
+use runguard_replay::rules::{Contender, Other, contenders};
+use runguard_replay::validate::{PRICES, Saved, Trial};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -36,10 +36,10 @@ fn main() -> Result<(), Failure> {
     println!("{} runs, {} steps, {} rules in {seconds:.2} s\n", report.runs, report.steps, rules.len());
     tell_broken(&report);
     print_tables(&report, &rules);
-    print_prices(&files, threads)?;
+    let prices = prices(&files, threads)?;
     let validation = if validate { Some(cross_validation(&files, threads)?) } else { None };
     if let Some(file) = json_file {
-        write_json(Path::new(&file), &report, &rules, validation)?;
+        write_json(Path::new(&file), &report, &rules, prices, validation)?;
     }
     Ok(())
 }
@@ -112,7 +112,7 @@ fn print_tables(report: &Report, rules: &[Contender]) {
 }
 
 /// What each rule of ours does by itself, by class of models: good runs stopped, and what is saved of the failed ones.
-fn print_prices(files: &[PathBuf], threads: usize) -> Result<(), Failure> {
+fn prices(files: &[PathBuf], threads: usize) -> Result<Value, Failure> {
     let alone = StallRule::ALL.into_iter().map(Contender::alone).collect::<Result<Vec<_>, _>>()?;
     let report = evaluate(files, &alone, threads);
     let groups = [FRONTIER_RUNS, NATIVE, TEXT, "intercode"];
@@ -132,27 +132,67 @@ fn print_prices(files: &[PathBuf], threads: usize) -> Result<(), Failure> {
         ["", FRONTIER_RUNS, NATIVE, TEXT, "intercode"],
         &rows,
     );
-    Ok(())
+    let of_rule = |index: usize| -> serde_json::Map<String, Value> {
+        groups.iter().map(|group| ((*group).to_owned(), figures(&report.tally(group, index, |_| true)))).collect()
+    };
+    Ok(alone
+        .iter()
+        .enumerate()
+        .map(|(index, rule)| (rule.name.clone(), Value::from(of_rule(index))))
+        .collect::<serde_json::Map<_, _>>()
+        .into())
 }
 
-/// Tunes on four fifths of the tasks and measures on the last, five times.
+/// Chooses thresholds on four fifths of the tasks and measures on the last, five times; and holds them against every rival for its price.
 fn cross_validation(files: &[PathBuf], threads: usize) -> Result<Value, Failure> {
-    let grid = Thresholds::grid();
-    let candidates = grid.iter().map(|thresholds| thresholds.contender()).collect::<Result<Vec<_>, _>>()?;
-    let report = evaluate(files, &candidates, threads);
-    let chosen = cross_validate(&report, candidates.len());
-    println!("chosen without each fifth of the tasks, of {} candidates:", candidates.len());
-    for held in &chosen {
-        println!("  without {}: {:?}", held.fold + 1, grid[held.chosen]);
+    let trial = Trial::of(files, Lengths::of(files, threads), threads)?;
+    let chosen = trial.cross_validate();
+    println!("chosen without each fifth of the tasks, of {} combinations:", trial.thresholds());
+    let picks: Vec<String> = chosen.iter().map(|held| trial.name(held.chosen)).collect();
+    for (held, pick) in chosen.iter().zip(&picks) {
+        println!("  without {}: {pick}", held.fold + 1);
     }
     println!();
-    let groups: Vec<&str> = report.groups().collect();
-    let rows: Vec<_> = groups.iter().map(|group| cells(group, &held_out(&report, &chosen, group))).collect();
+    let groups: Vec<&str> = trial.groups().collect();
+    let tallies: Vec<(&str, Tally)> = groups.iter().map(|group| (*group, trial.held_out(&chosen, group))).collect();
+    let rows: Vec<_> = tallies.iter().map(|(group, tally)| cells(group, tally)).collect();
     print_table("what the chosen ones do on the fifths they were chosen without", COLUMNS, &rows);
-    let picks: Vec<String> = chosen.iter().map(|held| format!("{:?}", grid[held.chosen])).collect();
-    let held: serde_json::Map<String, Value> =
-        groups.iter().map(|group| ((*group).to_owned(), figures(&held_out(&report, &chosen, group)))).collect();
-    Ok(json!({"chosen": picks, "held_out": held}))
+    let held: serde_json::Map<String, Value> = tallies.iter().map(|(group, tally)| ((*group).to_owned(), figures(tally))).collect();
+    let classes = PRICES.map(|(group, price)| {
+        let saved = if group == "intercode" { Saved::Steps } else { Saved::Tokens };
+        (group, trial.held_out(&trial.at_its_own_price(group, price, saved), group))
+    });
+    let rows: Vec<_> = classes.iter().map(|(group, tally)| cells(group, tally)).collect();
+    print_table("the same, chosen for each class alone at its own price", COLUMNS, &rows);
+    let by_class: serde_json::Map<String, Value> = classes.iter().map(|(group, tally)| ((*group).to_owned(), figures(tally))).collect();
+    let (mut rows, mut rivals) = (Vec::new(), Vec::new());
+    for group in &groups {
+        for rival in Other::ALL.map(Other::contender) {
+            for (what, saved) in [("steps", Saved::Steps), ("tokens", Saved::Tokens)] {
+                let theirs = trial.of_rival(&rival, group);
+                let ours = trial.held_out(&trial.at_the_price_of(&rival, group, saved), group);
+                let share = |tally: &Tally| if saved == Saved::Steps { tally.saved().value } else { tally.saved_tokens_share() };
+                let (Some(our), Some(their)) = (share(&ours), share(&theirs)) else { continue };
+                let price = |tally: &Tally| format!("{}/{}", tally.costly_stops, tally.successful);
+                rows.push([
+                    (*group).to_owned(),
+                    rival.name.clone(),
+                    what.to_owned(),
+                    format!("{:.2} %", 100.0 * their),
+                    price(&theirs),
+                    format!("{:.2} %", 100.0 * our),
+                    price(&ours),
+                ]);
+                rivals.push(json!({
+                    "group": group, "rule": rival.name, "what": what, "saved": their, "ours": our,
+                    "good_runs_stopped": theirs.costly_stop_rate(), "ours_stopped": ours.costly_stop_rate(),
+                }));
+            }
+        }
+    }
+    let header = ["", "", "", "saves", "good runs ended", "ours saves", "good runs ended by ours"];
+    print_table("for the price of each rule of others: ours, chosen on other tasks to end no more good runs of the class", header, &rows);
+    Ok(json!({"chosen": picks, "held_out": held, "held_out_by_class": by_class, "rivals": rivals}))
 }
 
 fn figures(tally: &Tally) -> Value {
@@ -168,13 +208,14 @@ fn figures(tally: &Tally) -> Value {
     })
 }
 
-fn write_json(file: &Path, report: &Report, rules: &[Contender], validation: Option<Value>) -> Result<(), Failure> {
+fn write_json(file: &Path, report: &Report, rules: &[Contender], prices: Value, validation: Option<Value>) -> Result<(), Failure> {
     let group = |group: &str| -> serde_json::Map<String, Value> {
         rules.iter().enumerate().map(|(index, rule)| (rule.name.clone(), figures(&report.tally(group, index, |_| true)))).collect()
     };
     let groups: serde_json::Map<String, Value> = report.groups().map(|name| (name.to_owned(), group(name).into())).collect();
     let all = json!({
-        "runs": report.runs, "steps": report.steps, "broken_lines": report.broken_lines, "groups": groups, "cross_validation": validation,
+        "runs": report.runs, "steps": report.steps, "broken_lines": report.broken_lines, "groups": groups, "alone": prices,
+        "cross_validation": validation,
     });
     fs::write(file, serde_json::to_string_pretty(&all)? + "\n")?;
     Ok(())

@@ -11,7 +11,7 @@ use crate::caps::{Amount, Used, cap, long};
 use crate::labels::Labels;
 use crate::rules::Contender;
 use crate::trace::{Broken, Detail, Run, Step};
-use runguard_core::detect::stall::Ladder;
+use runguard_core::detect::stall::{Ladder, StallSettings};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -380,17 +380,20 @@ impl Lengths {
         cap(amount, &others, long(amount))?.long.map(|most| most as u64)
     }
 
-    /// RunGuard whose rule for long runs knows how long runs of a kind are, measured on tasks it was not told of.
+    /// Settings whose rule for long runs knows how long runs of this kind are, by tasks other than this run's.
+    pub(crate) fn settings(&self, run: &Run, settings: StallSettings) -> StallSettings {
+        let dear = self.long(run, Amount::Tokens, |length| length.tokens);
+        let settings = dear.map_or(settings.clone(), |tokens| settings.long_run_tokens(tokens));
+        let calls = self.long(run, Amount::Steps, |length| length.calls).and_then(|calls| u32::try_from(calls).ok());
+        match calls {
+            Some(calls) if calls >= 8 => settings.long_run(Ladder { steer: calls - calls / 8, block: 0, stop: calls + 1 }),
+            Some(_) | None => settings,
+        }
+    }
+
+    /// RunGuard with such settings, measured on tasks it was not told of.
     pub fn contender(self, name: &str) -> Contender {
-        Contender::runguard_by_kind(name, move |run, settings| {
-            let dear = self.long(run, Amount::Tokens, |length| length.tokens);
-            let settings = dear.map_or(settings.clone(), |tokens| settings.long_run_tokens(tokens));
-            let calls = self.long(run, Amount::Steps, |length| length.calls).and_then(|calls| u32::try_from(calls).ok());
-            match calls {
-                Some(calls) if calls >= 8 => settings.long_run(Ladder { steer: calls - calls / 8, block: 0, stop: calls + 1 }),
-                Some(_) | None => settings,
-            }
-        })
+        Contender::runguard_by_kind(name, move |run, settings| self.settings(run, settings))
     }
 }
 

@@ -82,7 +82,7 @@ pub struct ExplainedStep {
     pub others: Vec<Other>,
     /// The rule that ends the run after this step, as `replay` names it.
     pub ended_by: Option<&'static str>,
-    /// A person has answered: counting starts anew.
+    /// A person has spoken after it: counting starts anew.
     pub starts_anew: bool,
     pub args_text: String,
     pub result_text: String,
@@ -156,6 +156,12 @@ impl Onlooker for Timeline {
 
     fn after(&mut self, seen: &Seen<'_>) {
         let Seen { at, step, stall, verdict, others, ended } = *seen;
+        if step.spoke == Some(true) {
+            let before = std::mem::take(&mut self.before);
+            if let Some(last) = self.steps.last_mut() {
+                last.starts_anew = before != Counters::default();
+            }
+        }
         let counters = stall.map_or_else(Counters::default, |(state, settings)| state.counters(settings));
         let message = step.kind == Kind::Message;
         let news = match step.kind {

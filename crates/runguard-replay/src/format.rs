@@ -91,6 +91,25 @@ impl Format {
         }
     }
 
+    /// What has it, in a few words.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Traces => "runs as this project keeps them for measuring, one a line",
+            Self::Packed => "what `runguard replay --pack` wrote",
+            Self::DecisionLog => "a data folder or log of RunGuard's own",
+            Self::Otlp => "OpenTelemetry spans (OTLP)",
+            Self::LangSmith => "exported runs of LangSmith",
+            Self::Langfuse => "exported observations of Langfuse",
+            Self::OpenAi => "conversations as the OpenAI API has them",
+            Self::Anthropic => "conversations as the Anthropic API has them",
+            Self::Bedrock => "traces of Bedrock agents",
+            Self::ClaudeCode => "sessions of Claude Code",
+            Self::SweAgent => "trajectories of SWE-agent and mini-swe-agent",
+            Self::OpenHands => "events of OpenHands",
+            Self::TauBench => "results of tau-bench",
+        }
+    }
+
     pub fn from_code(code: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.code() == code)
     }

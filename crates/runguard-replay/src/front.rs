@@ -181,6 +181,17 @@ impl Grid {
         Ok(())
     }
 
+    /// Tries this value of a rule too, if there is room for it.
+    pub fn also(&mut self, rule: StallRule, part: Part) {
+        let mut settings = self.base.clone();
+        part.apply(rule, &mut settings);
+        let axis = &mut self.axes[place(rule)];
+        if axis.len() < MAX_PARTS && settings.check().is_ok() {
+            axis.push(part);
+            *axis = tidy(std::mem::take(axis));
+        }
+    }
+
     pub fn base(&self) -> &StallSettings {
         &self.base
     }
@@ -251,9 +262,7 @@ impl Grid {
                 // The rule's own nudges stay: which round of calls is looked at depends on the lowest of its thresholds.
                 let mut settings = self.base.clone();
                 part.apply(rule, &mut settings);
-                for other in RULES.into_iter().filter(|other| *other != rule) {
-                    silence(other, &mut settings);
-                }
+                let settings = only(rule, settings);
                 settings.check()?;
                 probes.push(settings);
             }
@@ -272,6 +281,12 @@ fn tidy(mut parts: Vec<Part>) -> Vec<Part> {
     parts.sort_by_key(|part| (part.patience(), window(part)));
     parts.dedup();
     parts
+}
+
+/// One rule, with all others off.
+pub(crate) fn only(rule: StallRule, mut settings: StallSettings) -> StallSettings {
+    RULES.into_iter().filter(|other| *other != rule).for_each(|other| silence(other, &mut settings));
+    settings
 }
 
 pub(crate) fn silence(rule: StallRule, settings: &mut StallSettings) {
@@ -399,6 +414,8 @@ pub(crate) mod tests {
                 4 => CallEffect::Runs,
                 _ => CallEffect::Unknown,
             },
+            round: None,
+            spoke: None,
             tokens: 100 * (kind + args),
             dollars: 0.0,
             at_millis: None,
@@ -408,7 +425,7 @@ pub(crate) mod tests {
 
     fn first_stop(settings: &StallSettings, steps: &[Step]) -> Option<usize> {
         let mut state = StallState::default();
-        steps.iter().position(|step| observe(&mut state, settings, step, false).rung == Rung::Stop)
+        steps.iter().position(|step| observe(&mut state, settings, step, Preset::Coding).rung == Rung::Stop)
     }
 
     proptest! {

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// What every file begins with; the last byte is the version of what follows.
-const MAGIC: [u8; 8] = *b"RGRUNS\n\x02";
+const MAGIC: [u8; 8] = *b"RGRUNS\n\x03";
 /// Length of a frame, a check of that length, a checksum of the frame.
 const HEAD_BYTES: usize = 16;
 /// A longer frame is no run.
@@ -64,6 +64,8 @@ struct PackedStep {
     result: Option<u64>,
     error: Option<u64>,
     effect: CallEffect,
+    round: Option<u64>,
+    spoke: Option<bool>,
     tokens: u64,
     /// Most steps of most sources have no price.
     dollars: Option<f64>,
@@ -86,6 +88,8 @@ pub fn write_frame(run: &Run, out: &mut Vec<u8>) -> Result<(), String> {
             result: step.result,
             error: step.error,
             effect: step.effect,
+            round: step.round,
+            spoke: step.spoke,
             tokens: step.tokens,
             dollars: (step.dollars != 0.0).then_some(step.dollars),
             at_millis: step.at_millis,
@@ -214,6 +218,8 @@ impl Frame {
                 result: step.result,
                 error: step.error,
                 effect: step.effect,
+                round: step.round,
+                spoke: step.spoke,
                 tokens: step.tokens,
                 dollars: step.dollars.unwrap_or(0.0),
                 at_millis: step.at_millis,
@@ -359,6 +365,8 @@ pub(crate) mod tests {
                 result,
                 error,
                 effect: [CallEffect::Unknown, CallEffect::Runs, CallEffect::Edits { file: 1, by: u64::MAX }][args as usize % 3],
+                round: (tokens % 7 == 0).then_some(args),
+                spoke: [None, Some(false), Some(false), Some(true)][if tokens % 31 == 0 { 3 } else { tokens as usize % 3 }],
                 tokens,
                 dollars: f64::from(cents) / 100.0,
                 at_millis,
@@ -486,7 +494,7 @@ pub(crate) mod tests {
         later[7] = 9;
         std::fs::write(&path, later).unwrap();
         assert!(is_packed(&path).unwrap(), "it is known for what it is");
-        assert!(Frames::open(&path).unwrap_err().to_string().contains("version 9, and this program reads version 2"));
+        assert!(Frames::open(&path).unwrap_err().to_string().contains("version 9, and this program reads version 3"));
     }
 
     #[test]

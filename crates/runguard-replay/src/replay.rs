@@ -256,6 +256,8 @@ pub struct RuleFigures {
     pub unknown_after_steps: u64,
     pub unknown_after_tokens: u64,
     pub unknown_after_dollars: f64,
+    /// Of the ended runs, those of which the model had never been told that something is wrong.
+    pub without_nudge: u64,
     /// The step after which it ended them, from 1.
     pub at: Where,
     pub examples: Vec<Example>,
@@ -317,6 +319,7 @@ impl End {
 #[derive(Debug, Clone, Default)]
 struct RuleSums {
     tally: Tally,
+    without_nudge: u64,
     at: Positions,
     examples: Examples,
 }
@@ -391,6 +394,7 @@ impl Sums {
         if let Some((at, cause)) = found.ended {
             let rule = &mut self.rules[cause.index()];
             rule.tally += &outcome;
+            rule.without_nudge += u64::from(found.nudges.iter().all(|steps| *steps == 0));
             rule.at.add(at as u64 + 1);
             rule.examples.add(run, at, cause.code(), order);
             self.most_after.add(run, at, cause.code(), &outcome, order);
@@ -421,6 +425,7 @@ impl Sums {
         }
         for (mine, theirs) in self.rules.iter_mut().zip(other.rules) {
             mine.tally += &theirs.tally;
+            mine.without_nudge += theirs.without_nudge;
             mine.at.merge(&theirs.at);
             mine.examples.merge(theirs.examples);
         }
@@ -559,7 +564,7 @@ fn is_watched(guards: &Guards, ender: Ender) -> bool {
     }
 }
 
-fn rule_figures(cause: Cause, RuleSums { tally, at, examples }: RuleSums, total: &Tally) -> Option<RuleFigures> {
+fn rule_figures(cause: Cause, RuleSums { tally, without_nudge, at, examples }: RuleSums, total: &Tally) -> Option<RuleFigures> {
     if tally.false_stops + tally.stopped + tally.unknown_stopped == 0 {
         return None;
     }
@@ -579,6 +584,7 @@ fn rule_figures(cause: Cause, RuleSums { tally, at, examples }: RuleSums, total:
         unknown_after_steps: tally.unknown_after_steps,
         unknown_after_tokens: tally.unknown_after_tokens,
         unknown_after_dollars: tally.unknown_after_dollars,
+        without_nudge,
         at: at.summary(),
         examples: examples.finish(),
     })
@@ -610,6 +616,12 @@ fn notes(sums: &Sums, guards: &Guards) -> Vec<String> {
         sums.total.unknown,
         "do not say whether they succeeded: what comes after their end would not have been spent, but whether it was worth it is not known; --labels FILE tells, --assume failed takes them for failed",
     );
+    let of_stall = || sums.rules.iter().zip(Cause::ALL).filter(|(_, cause)| matches!(cause, Cause::Stall(_))).map(|(rule, _)| rule);
+    let ended: u64 = of_stall().map(|rule| rule.tally.false_stops + rule.tally.stopped + rule.tally.unknown_stopped).sum();
+    if ended > 0 {
+        let without: u64 = of_stall().map(|rule| rule.without_nudge).sum();
+        notes.push(format!("{without} of the {ended} stops of the stall detector came without a nudge before"));
+    }
     if guards.watches(Watched::ToolCall) {
         notes.push(
             "tool_call: a message that a person answers begins a turn; similar queries are seen only where arguments are kept whole, and packed runs have none"

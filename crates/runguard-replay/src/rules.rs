@@ -7,7 +7,7 @@
 mod others;
 
 pub use self::others::Other;
-use crate::front::silence;
+use crate::front::only;
 use crate::trace::{Kind, Run, Step};
 use runguard_core::budget::{Budget, Cost, Limits};
 use runguard_core::detect::stall::{self, Kinds, Preset, PresetChoice, Rung, StallRule, StallSettings, StallState, Verdict};
@@ -20,6 +20,7 @@ use runguard_guards::policy::{Mode, Policy, SettingsProblem, Tree, merge};
 use serde_json::Value;
 use std::fmt;
 use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Watches one run.
 pub trait Rule {
@@ -61,10 +62,7 @@ impl Contender {
 
     /// One rule of RunGuard's with all others off, so that its own price is seen.
     pub fn alone(rule: StallRule) -> Result<Self, InvalidSetting> {
-        Self::runguard(rule.code(), |mut settings| {
-            StallRule::ALL.into_iter().filter(|other| *other != rule).for_each(|other| silence(other, &mut settings));
-            settings
-        })
+        Self::runguard(rule.code(), |settings| only(rule, settings))
     }
 
     /// The step after which the run is stopped, from 0.
@@ -127,21 +125,26 @@ impl AgentKind {
 
     /// By what it is watched at its next step, as far as is known then.
     pub(crate) fn at(&mut self, step: &Step) -> Preset {
+        if step.spoke == Some(true) {
+            self.kinds.person_spoke();
+        }
         match step.kind {
             Kind::Call => self.kinds.called(&step.tool, step.effect),
-            Kind::Message if step.result.is_some() => self.kinds.person_answered(),
+            Kind::Message if step.spoke.is_none() && step.result.is_some() => self.kinds.person_answered(),
             Kind::Message => {}
         }
         self.preset()
     }
 }
 
-/// Whether a message is answered by a person, who starts everything anew, or by the program that drives the agent.
-pub(crate) fn person_replies(preset: Preset) -> bool {
-    match preset {
+/// Whether the answer to this step is a person's, who starts everything anew, and not of the program that drives the agent: by the kind of
+/// agent, where the source does not say who spoke.
+fn person_replied(preset: Preset, step: &Step) -> bool {
+    let may_be_person = match preset {
         Preset::Chatbot => true,
         Preset::Coding | Preset::Browser | Preset::Research => false,
-    }
+    };
+    may_be_person && step.spoke.is_none() && step.kind == Kind::Message && step.result.is_some()
 }
 
 /// RunGuard's stall detector. A nudge is not a stop.
@@ -161,22 +164,24 @@ impl RunGuard {
 impl Rule for RunGuard {
     fn stops(&mut self, step: &Step) -> bool {
         let preset = self.kind.at(step);
-        observe(&mut self.state, &self.settings[preset as usize], step, person_replies(preset)).rung == Rung::Stop
+        observe(&mut self.state, &self.settings[preset as usize], step, preset).rung == Rung::Stop
     }
 }
 
 /// Hands a recorded step to the detector, as it would have been told of it live.
-pub(crate) fn observe(state: &mut StallState, settings: &StallSettings, step: &Step, person_replies: bool) -> Verdict {
+pub(crate) fn observe(state: &mut StallState, settings: &StallSettings, step: &Step, preset: Preset) -> Verdict {
+    if step.spoke == Some(true) {
+        state.person_spoke();
+    }
     state.spent(step.tokens);
     match step.kind {
         Kind::Call => {
-            let step =
-                stall::Step { tool: &step.tool, args: step.args, result: step.result, error: step.error, round: None, effect: step.effect };
-            state.observe(settings, step)
+            let Step { tool, args, result, error, round, effect, .. } = step;
+            state.observe(settings, stall::Step { tool, args: *args, result: *result, error: *error, round: *round, effect: *effect })
         }
         Kind::Message => {
             let verdict = state.message(settings, step.args);
-            if person_replies && step.result.is_some() {
+            if person_replied(preset, step) {
                 state.clear();
             }
             verdict
@@ -201,6 +206,15 @@ impl Watched {
             Self::Stall => "stall",
             Self::Loop => "loop",
             Self::ToolCall => "tool_call",
+        }
+    }
+
+    /// What it looks for, in a few words.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::Stall => "a run that gets nowhere, by what its calls give",
+            Self::Loop => "the same calls in the same order again",
+            Self::ToolCall => "a tool that is called again for what it has given already; it skips calls, and ends no run",
         }
     }
 
@@ -304,7 +318,9 @@ impl Cause {
             Self::Stall(StallRule::PutBack) => "a file was put back to what it had been again and again",
             Self::Stall(StallRule::SameResult) => "calls that look at different things gave the same again and again",
             Self::Stall(StallRule::Failing) => "call after call failed",
-            Self::Stall(StallRule::LongRun) => "the run got longer than others of its kind, and a check failed again after a change",
+            Self::Stall(StallRule::LongRun) => {
+                "the run got longer than others of its kind, and a check failed again after a change or a file was put back again and again"
+            }
             Self::Cycle => "the loop detector saw the same calls in the same order as often as it allows, whatever they gave",
             Self::Ceiling => "the loop detector counted more calls than one conversation may make",
             Self::Budget(Ender::Steps) => "the limit of steps was passed",
@@ -410,7 +426,7 @@ impl Guards {
 
     /// The thresholds of the stall detector for runs of that kind, as they are where no tool has others.
     pub fn stall_settings(&self, preset: Preset) -> &StallSettings {
-        &self.policy(preset).stall.for_subject("").settings.0
+        &self.policy(preset).stall.for_subject("").settings.0.all
     }
 
     /// Watches runs one after the other.
@@ -423,6 +439,7 @@ impl Guards {
             stall_state: StallState::default(),
             loop_state: run_loop::State::default(),
             call: String::new(),
+            side_by_side: (None, Vec::new()),
             others: Vec::new(),
         }
     }
@@ -499,6 +516,8 @@ pub struct Watch<'a> {
     loop_state: run_loop::State,
     /// The name of a call, written again for each.
     call: String,
+    /// The latest turn of the model that had calls side by side, and those it had.
+    side_by_side: (Option<u64>, Vec<(u64, u64)>),
     /// What others than the stall detector found at a step.
     others: Vec<(Cause, Mode)>,
 }
@@ -519,11 +538,12 @@ impl Watch<'_> {
         let mut loops = self.loops;
         self.stall_state.clear();
         self.loop_state.clear();
+        self.side_by_side.0 = None;
         for (at, step) in run.steps.iter().enumerate() {
             found.has_times |= step.at_millis.is_some();
             let preset = kind.at(step);
             found.preset = if found.ended.is_none() { preset } else { found.preset };
-            let (policy, person_replies) = (guards.policy(preset), person_replies(preset));
+            let policy = guards.policy(preset);
             let is_call = step.kind == Kind::Call;
             let was_ended = found.ended.is_some();
             let (mut asked_by, mut said) = (None, None);
@@ -531,10 +551,12 @@ impl Watch<'_> {
             if self.stall {
                 let book = policy.stall.for_subject(if is_call { &step.tool } else { "" });
                 if book.mode != Mode::Off {
-                    onlooker.before(&self.stall_state, &book.settings.0);
-                    let verdict = observe(&mut self.stall_state, &book.settings.0, step, person_replies);
-                    asked_by = Some(&book.settings.0);
-                    if let Some(rule) = verdict.rule {
+                    let thresholds = &book.settings.0;
+                    onlooker.before(&self.stall_state, &thresholds.all);
+                    let verdicts = thresholds.judge(&mut self.stall_state, |settings, state| observe(state, settings, step, preset));
+                    asked_by = Some(&thresholds.all);
+                    for verdict in verdicts.each() {
+                        let Some(rule) = verdict.rule else { continue };
                         let mode = book.mode_of(rule.reason());
                         said = Some((verdict, mode));
                         match verdict.rung {
@@ -546,7 +568,10 @@ impl Watch<'_> {
                     }
                 }
             }
-            if loops && is_call {
+            if step.spoke == Some(true) {
+                self.loop_state.clear();
+            }
+            if loops && is_call && self.is_first_of_its_turn(step) {
                 let book = policy.run_loop.for_subject(&step.tool);
                 if book.mode != Mode::Off {
                     name_call(&mut self.call, step);
@@ -563,9 +588,12 @@ impl Watch<'_> {
             }
             spending.step(at, step, &mut found, &mut self.others);
             if self.tool_calls {
+                if step.spoke == Some(true) {
+                    turn = TurnCalls::default();
+                }
                 if is_call {
                     ask_tracker(&mut turn, policy, step, &mut found);
-                } else if person_replies && step.result.is_some() {
+                } else if person_replied(preset, step) {
                     turn = TurnCalls::default();
                 }
             }
@@ -579,6 +607,23 @@ impl Watch<'_> {
             });
         }
         found
+    }
+}
+
+impl Watch<'_> {
+    /// The same call twice in one turn of the model is one try.
+    fn is_first_of_its_turn(&mut self, step: &Step) -> bool {
+        let (turn, calls) = &mut self.side_by_side;
+        if step.round.is_none() || *turn != step.round {
+            *turn = step.round;
+            calls.clear();
+        }
+        let call = (xxh3_64(step.tool.as_bytes()), step.args);
+        let is_first = !calls.contains(&call);
+        if is_first && step.round.is_some() {
+            calls.push(call);
+        }
+        is_first
     }
 }
 

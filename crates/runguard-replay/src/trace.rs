@@ -115,6 +115,10 @@ pub struct Step {
     pub error: Option<u64>,
     /// What the call does, as far as its arguments tell.
     pub effect: CallEffect,
+    /// The model's turn it belongs to, where the source tells: calls side by side were made before anything was known of each other.
+    pub round: Option<u64>,
+    /// Whether a person has spoken since the step before; `None` where the source does not say who spoke.
+    pub spoke: Option<bool>,
     /// Read and written by the model; those of a turn stand at its first step.
     pub tokens: u64,
     pub dollars: f64,
@@ -423,6 +427,8 @@ impl RecordedStep<'_> {
                 (RecordedKind::Call, Some(args)) => CallEffect::of(&self.tool, args.get()),
                 (RecordedKind::Call | RecordedKind::Message, _) => CallEffect::Unknown,
             },
+            round: None,
+            spoke: None,
             tokens: self.tokens_in.unwrap_or(0).saturating_add(self.tokens_out.unwrap_or(0)),
             dollars: self.cost_usd.unwrap_or(0.0),
             at_millis: None,

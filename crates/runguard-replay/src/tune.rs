@@ -17,7 +17,7 @@ mod measured;
 mod told;
 
 pub(crate) use self::gathered::amounts;
-pub use self::gathered::{Amounts, Gathered, gather};
+pub use self::gathered::{Amounts, Gathered, gather, long_run};
 use self::gathered::{Record, Stop};
 use self::measured::measure;
 pub use self::measured::{Measured, runs_needed};
@@ -129,7 +129,7 @@ pub enum Advice {
     },
     /// Everything that saves something costs more.
     NoneKeepsThePrice,
-    /// The settings as they are save more than what is proven, and their rate of false stops is under the price as well.
+    /// The settings as they are save more than what is proven, and the whole interval of their false stops lies under the price as well.
     BetterAsItIs,
     /// It keeps the price where it was chosen, but is not proven elsewhere: so many more good runs at this rate would do it,
     /// none if the rate itself is over the price.
@@ -388,7 +388,7 @@ impl<'a> Tuner<'a> {
         if self.is_proven(chosen) {
             let save = self.options.save;
             let is_better = summary.base.measured.saved.of(save) > chosen.measured.saved.of(save);
-            let keeps = summary.base.measured.false_stop_rate.value.is_some_and(|rate| rate <= price);
+            let keeps = base_keeps_the_price(summary);
             return if is_better && keeps { Advice::BetterAsItIs } else { Advice::Use };
         }
         let value = rate.value.unwrap_or(1.0);

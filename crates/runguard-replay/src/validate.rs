@@ -1,90 +1,375 @@
-//! Whether thresholds chosen on some tasks of the benchmark hold on others.
+//! Whether thresholds chosen on some tasks of the benchmark hold on others, and what other rules do for the same price.
+//!
+//! The detector's rules do not hear of each other, so a combination ends a run where the first of its parts would ([`crate::front`]): each
+//! run is watched once for every value of every rule, and the combinations are made of that.
 
-use crate::evaluate::{FOLDS, FRONTIER_RUNS, NATIVE, Report, Tally};
-use crate::rules::Contender;
-use runguard_core::detect::stall::Ladder;
+use crate::evaluate::{
+    FOLDS, FRONTIER_RUNS, Lengths, NATIVE, Order, Progress, Reading, Recorded, Tally, Worker, each_run, fold_of, groups,
+};
+use crate::front::only;
+use crate::labels::Labels;
+use crate::rules::{Contender, Rule};
+use crate::trace::{Detail, Run, Step};
+use runguard_core::detect::stall::{Ladder, StallRule, StallSettings};
 use runguard_core::limits::InvalidSetting;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 
-/// Runs of native tools and of frontier models of which at most this share may be cut short.
-const MAX_COSTLY: f64 = 0.01;
-const MAX_COSTLY_INTERCODE: f64 = 0.005;
+/// What part of the good runs of a class may be ended before their end.
+pub const PRICES: [(&str, f64); 3] = [(FRONTIER_RUNS, 0.005), (NATIVE, 0.01), ("intercode", 0.005)];
 
-/// What of the detector is tuned: when a run is ended, and how far back novelty looks. The same for every preset here, so that
-/// few numbers meet many runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Thresholds {
-    pub identical: u32,
-    pub same_error: u32,
-    pub messages: u32,
-    pub novelty_window: u32,
+/// One value of one rule, or of a limit: its name, and what watches runs by it alone. Without that it is off.
+struct Value {
+    name: String,
+    contender: Option<Contender>,
 }
 
-impl Thresholds {
-    pub fn grid() -> Vec<Self> {
-        let mut grid = Vec::new();
-        for identical in [3, 4, 5] {
-            for same_error in [4, 5, 6, 8] {
-                for messages in [3, 4] {
-                    for novelty_window in [5, 6, 8] {
-                        grid.push(Self { identical, same_error, messages, novelty_window });
-                    }
-                }
-            }
+/// The values of a rule; a combination has one of each.
+struct Axis {
+    name: &'static str,
+    values: Vec<Value>,
+    /// Whether a choice of thresholds may use it. Limits are for the comparison with rules that are limits.
+    is_threshold: bool,
+}
+
+fn off() -> Value {
+    Value { name: "off".into(), contender: None }
+}
+
+fn axis_of(rule: StallRule, can_be_off: bool, stops: &[u32]) -> Result<Axis, InvalidSetting> {
+    let value = |stop: &u32| {
+        let change = |mut settings: StallSettings| {
+            set_stop(rule, *stop, &mut settings);
+            only(rule, settings)
+        };
+        Ok(Value { name: stop.to_string(), contender: Some(Contender::runguard(rule.code(), change)?) })
+    };
+    let values = stops.iter().map(value).collect::<Result<Vec<_>, InvalidSetting>>()?;
+    Ok(Axis { name: rule.code(), values: can_be_off.then(off).into_iter().chain(values).collect(), is_threshold: true })
+}
+
+/// Of novelty the window is tuned. The same for every preset, so that few numbers meet many runs.
+fn set_stop(rule: StallRule, stop: u32, settings: &mut StallSettings) {
+    let ladder = match rule {
+        StallRule::Identical => &mut settings.identical,
+        StallRule::Cycle => &mut settings.cycle,
+        StallRule::SameError => &mut settings.same_error,
+        StallRule::Messages => &mut settings.messages,
+        StallRule::Unmoved => &mut settings.unmoved,
+        StallRule::PutBack => &mut settings.put_back,
+        StallRule::SameResult => &mut settings.same_result,
+        StallRule::Failing => &mut settings.failing,
+        StallRule::LongRun => &mut settings.long_run,
+        StallRule::Novelty => {
+            settings.novelty_window = stop;
+            return;
         }
-        grid
-    }
+    };
+    *ladder = Ladder { stop, ..*ladder };
+}
 
-    pub fn contender(self) -> Result<Contender, InvalidSetting> {
-        Contender::runguard(&format!("{self:?}"), |mut settings| {
-            settings.identical = Ladder { stop: self.identical, ..settings.identical };
-            settings.same_error = Ladder { stop: self.same_error, ..settings.same_error };
-            settings.messages = Ladder { stop: self.messages, ..settings.messages };
-            settings.novelty_window = self.novelty_window;
-            settings
-        })
+/// A limit of steps: the one that passes it is the last.
+struct Steps {
+    left: u32,
+}
+
+impl Rule for Steps {
+    fn stops(&mut self, _step: &Step) -> bool {
+        self.left = self.left.saturating_sub(1);
+        self.left == 0
     }
 }
 
-/// The candidate that was chosen without looking at a fold.
+fn axes(lengths: Lengths) -> Result<Vec<Axis>, InvalidSetting> {
+    let of = axis_of;
+    let long = Contender::runguard_by_kind("long_run", move |run, settings| only(StallRule::LongRun, lengths.settings(run, settings)));
+    let limit = |steps: &u32| {
+        let steps = *steps;
+        let contender = Contender::new("steps", move |_| Box::new(Steps { left: steps + 1 }));
+        Value { name: steps.to_string(), contender: Some(contender) }
+    };
+    Ok(vec![
+        of(StallRule::Identical, true, &[3, 4, 5])?,
+        of(StallRule::Cycle, false, &[3])?,
+        of(StallRule::Novelty, true, &[5, 6, 8])?,
+        of(StallRule::SameError, true, &[4, 5, 6, 8])?,
+        of(StallRule::Messages, false, &[3, 4])?,
+        of(StallRule::Unmoved, true, &[8, 12])?,
+        of(StallRule::PutBack, true, &[4])?,
+        of(StallRule::SameResult, true, &[12])?,
+        of(StallRule::Failing, true, &[6, 8])?,
+        Axis {
+            name: StallRule::LongRun.code(),
+            values: vec![off(), Value { name: "what is long for its kind".into(), contender: Some(long) }],
+            is_threshold: true,
+        },
+        Axis {
+            name: "max_steps",
+            values: [off()].into_iter().chain([6, 9, 12, 16, 20, 23, 25, 30].iter().map(limit)).collect(),
+            is_threshold: false,
+        },
+    ])
+}
+
+/// What a combination did to some runs.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sums {
+    costly: u32,
+    saved_steps: u64,
+    saved_tokens: u64,
+}
+
+/// Where each value stops a run, in the order of all values of all axes; [`GOES_ON`] where it does not.
+struct Watched {
+    run: Run,
+    stops: Vec<u32>,
+}
+
+const GOES_ON: u32 = u32::MAX;
+
+/// All combinations on all runs.
+pub struct Trial {
+    axes: Vec<Axis>,
+    runs: Vec<Watched>,
+    /// By group, then by combination, then by fold.
+    sums: BTreeMap<String, Vec<[Sums; FOLDS]>>,
+}
+
+impl std::fmt::Debug for Trial {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trial").field("runs", &self.runs.len()).finish_non_exhaustive()
+    }
+}
+
+/// A combination that was chosen without looking at a fold; `None` where nothing keeps the price: then no run is stopped.
 #[derive(Debug, Clone, Copy)]
 pub struct HeldOut {
-    pub chosen: usize,
+    pub chosen: Option<usize>,
     pub fold: usize,
 }
 
-/// The candidate that saves most steps of failed runs among those that keep the price on these folds.
-pub fn best(report: &Report, candidates: usize, wanted: impl Fn(usize) -> bool + Copy) -> Option<usize> {
-    let rate = |tally: Tally| tally.costly_stop_rate().value.unwrap_or(0.0);
-    let keeps = |candidate: usize| {
-        rate(report.tally(NATIVE, candidate, wanted)) <= MAX_COSTLY
-            && rate(report.tally(FRONTIER_RUNS, candidate, wanted)) <= MAX_COSTLY
-            && rate(report.tally("intercode", candidate, wanted)) <= MAX_COSTLY_INTERCODE
-    };
-    // Long runs of one source must not outvote the others, so each source's share counts alike.
-    let worth = |candidate: usize| -> f64 {
-        ["openhands_swebench", "intercode"].iter().filter_map(|group| report.tally(group, candidate, wanted).saved().value).sum()
-    };
-    (0..candidates).filter(|candidate| keeps(*candidate)).max_by(|left, right| worth(*left).total_cmp(&worth(*right)))
+/// What is to be saved of failed runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Saved {
+    Steps,
+    Tokens,
 }
 
-/// For every fold the candidate that is best on the others.
-pub fn cross_validate(report: &Report, candidates: usize) -> Vec<HeldOut> {
-    (0..FOLDS).filter_map(|fold| best(report, candidates, |other| other != fold).map(|chosen| HeldOut { chosen, fold })).collect()
+struct Watches<'a> {
+    values: &'a [&'a Contender],
+    runs: Vec<Watched>,
 }
 
-/// What the chosen ones do on the folds they were chosen without, together.
-pub fn held_out(report: &Report, chosen: &[HeldOut], group: &str) -> Tally {
-    let mut sum = Tally::default();
-    for HeldOut { chosen, fold } in chosen {
-        sum += &report.tally(group, *chosen, |at| at == *fold);
+impl Worker for Watches<'_> {
+    fn run(&mut self, run: Run, _: Order) {
+        let stops = self.values.iter().map(|value| value.stop(&run).map_or(GOES_ON, |at| at as u32)).collect();
+        self.runs.push(Watched { run, stops });
     }
-    sum
+}
+
+/// Tells of every combination when it ends a run: of parts that stand one after the other, the last changes first.
+fn each_end(axes: &[&[u32]], until: u32, index: &mut usize, tell: &mut impl FnMut(usize, u32)) {
+    let Some((first, rest)) = axes.split_first() else {
+        if until != GOES_ON {
+            tell(*index, until);
+        }
+        *index += 1;
+        return;
+    };
+    for end in *first {
+        each_end(rest, until.min(*end), index, tell);
+    }
+}
+
+impl Trial {
+    pub fn of(files: &[PathBuf], lengths: Lengths, threads: usize) -> Result<Self, InvalidSetting> {
+        let axes = axes(lengths)?;
+        let values: Vec<&Contender> = axes.iter().flat_map(|axis| &axis.values).filter_map(|value| value.contender.as_ref()).collect();
+        let labels = Labels::default();
+        let reading =
+            Reading { recorded: Recorded::of(files, &labels), detail: Detail::Fingerprints, threads, progress: &Progress::default() };
+        let workers = each_run(&reading, || Watches { values: &values, runs: Vec::new() }).0;
+        let runs = workers.into_iter().flat_map(|worker| worker.runs).collect();
+        let mut trial = Self { axes, runs, sums: BTreeMap::new() };
+        trial.add_up();
+        Ok(trial)
+    }
+
+    /// How many combinations there are.
+    pub fn len(&self) -> usize {
+        self.axes.iter().map(|axis| axis.values.len()).product()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Combinations of thresholds alone.
+    pub fn thresholds(&self) -> usize {
+        self.axes.iter().filter(|axis| axis.is_threshold).map(|axis| axis.values.len()).product()
+    }
+
+    /// Where each value of each axis ends a run.
+    fn ends(&self, watched: &Watched) -> Vec<Vec<u32>> {
+        let mut stops = watched.stops.iter();
+        let end = |value: &Value, stops: &mut std::slice::Iter<'_, u32>| match &value.contender {
+            Some(_) => stops.next().copied().unwrap_or(GOES_ON),
+            None => GOES_ON,
+        };
+        self.axes.iter().map(|axis| axis.values.iter().map(|value| end(value, &mut stops)).collect()).collect()
+    }
+
+    fn add_up(&mut self) {
+        let mut sums: BTreeMap<String, Vec<[Sums; FOLDS]>> = BTreeMap::new();
+        for watched in &self.runs {
+            let fold = fold_of(&watched.run.task);
+            let Some(success) = watched.run.success else { continue };
+            let steps = &watched.run.steps;
+            let mut tokens_after: Vec<u64> = vec![0; steps.len() + 1];
+            for (at, step) in steps.iter().enumerate().rev() {
+                tokens_after[at] = tokens_after[at + 1] + step.tokens;
+            }
+            let ends = self.ends(watched);
+            let ends: Vec<&[u32]> = ends.iter().map(Vec::as_slice).collect();
+            for group in groups(&watched.run) {
+                if !sums.contains_key(group) {
+                    sums.insert(group.to_owned(), vec![Default::default(); self.len()]);
+                }
+                let Some(of_group) = sums.get_mut(group) else { continue };
+                each_end(&ends, GOES_ON, &mut 0, &mut |combination, end| {
+                    let sums = &mut of_group[combination][fold];
+                    let after = end as usize + 1;
+                    if success {
+                        sums.costly += u32::from(after < steps.len());
+                    } else {
+                        sums.saved_steps += (steps.len() - after) as u64;
+                        sums.saved_tokens += tokens_after[after];
+                    }
+                });
+            }
+        }
+        self.sums = sums;
+    }
+
+    /// The values of a combination, in words: what is on.
+    pub fn name(&self, combination: Option<usize>) -> String {
+        let Some(combination) = combination else { return "nothing".to_owned() };
+        let parts = self.parts(combination).into_iter().zip(&self.axes);
+        parts.map(|(part, axis)| format!("{} {}", axis.name, axis.values[part].name)).collect::<Vec<_>>().join(", ")
+    }
+
+    fn parts(&self, combination: usize) -> Vec<usize> {
+        let mut rest = combination;
+        let mut parts = vec![0; self.axes.len()];
+        for (part, axis) in parts.iter_mut().zip(&self.axes).rev() {
+            (*part, rest) = (rest % axis.values.len(), rest / axis.values.len());
+        }
+        parts
+    }
+
+    fn has_limits(&self, combination: usize) -> bool {
+        self.parts(combination).into_iter().zip(&self.axes).any(|(part, axis)| !axis.is_threshold && axis.values[part].contender.is_some())
+    }
+
+    fn sums(&self, group: &str, combination: usize, wanted: impl Fn(usize) -> bool) -> Sums {
+        let mut sum = Sums::default();
+        let folds = self.sums.get(group).and_then(|combinations| combinations.get(combination));
+        for (_, sums) in folds.into_iter().flatten().enumerate().filter(|(fold, _)| wanted(*fold)) {
+            sum.costly += sums.costly;
+            sum.saved_steps += sums.saved_steps;
+            sum.saved_tokens += sums.saved_tokens;
+        }
+        sum
+    }
+
+    /// What stopping the runs of a group so comes to; where nothing stops it, at its end.
+    fn tally(&self, group: &str, wanted: impl Fn(usize) -> bool, stop: impl Fn(&Watched) -> Option<usize>) -> Tally {
+        let mut sum = Tally::default();
+        for watched in self.runs.iter().filter(|watched| wanted(fold_of(&watched.run.task)) && groups(&watched.run).contains(&group)) {
+            sum += &Tally::of(&watched.run, stop(watched));
+        }
+        sum
+    }
+
+    fn stop(&self, watched: &Watched, combination: usize) -> Option<usize> {
+        let parts = self.parts(combination);
+        let end = self.ends(watched).iter().zip(parts).map(|(ends, part)| ends[part]).min().unwrap_or(GOES_ON);
+        (end != GOES_ON).then_some(end as usize)
+    }
+
+    pub fn groups(&self) -> impl Iterator<Item = &str> {
+        self.sums.keys().map(String::as_str)
+    }
+
+    /// For every fold the thresholds that save most on the others while every class keeps its price there. Long runs of one source must not
+    /// outvote the others, so shares count alike: steps of two sources, tokens of frontier models.
+    pub fn cross_validate(&self) -> Vec<HeldOut> {
+        let candidates: Vec<usize> = (0..self.len()).filter(|combination| !self.has_limits(*combination)).collect();
+        let choose = |fold: usize| {
+            let wanted = |other: usize| other != fold;
+            let whole = |group: &str| self.tally(group, wanted, |_| None);
+            let prices = PRICES.map(|(group, price)| (group, price * whole(group).successful as f64));
+            let keeps = |combination: &&usize| {
+                prices.iter().all(|(group, most)| f64::from(self.sums(group, **combination, wanted).costly) <= *most)
+            };
+            let [swe, inter, frontier] = ["openhands_swebench", "intercode", FRONTIER_RUNS].map(whole);
+            let share = |part: u64, whole: u64| if whole > 0 { part as f64 / whole as f64 } else { 0.0 };
+            let worth = |combination: usize| {
+                let saved = |group: &str| self.sums(group, combination, wanted);
+                share(saved("openhands_swebench").saved_steps, swe.failed_steps)
+                    + share(saved("intercode").saved_steps, inter.failed_steps)
+                    + share(saved(FRONTIER_RUNS).saved_tokens, frontier.failed_tokens)
+            };
+            let worths = candidates.iter().filter(keeps).map(|combination| (worth(*combination), *combination));
+            HeldOut { chosen: worths.max_by(|left, right| left.0.total_cmp(&right.0)).map(|(_, chosen)| chosen), fold }
+        };
+        (0..FOLDS).map(choose).collect()
+    }
+
+    /// What the chosen ones do on the folds they were chosen without, together.
+    pub fn held_out(&self, chosen: &[HeldOut], group: &str) -> Tally {
+        let mut sum = Tally::default();
+        for HeldOut { chosen, fold } in chosen {
+            sum += &self.tally(group, |at| at == *fold, |watched| self.stop(watched, (*chosen)?));
+        }
+        sum
+    }
+
+    /// What a rule of others does to a group.
+    pub fn of_rival(&self, rival: &Contender, group: &str) -> Tally {
+        self.tally(group, |_| true, |watched| rival.stop(&watched.run))
+    }
+
+    /// For every fold the combination that saves most of a group on the others while ending no more of its good runs than a rival does there.
+    pub fn at_the_price_of(&self, rival: &Contender, group: &str, saved: Saved) -> Vec<HeldOut> {
+        let most = |fold: usize| self.tally(group, |other| other != fold, |watched| rival.stop(&watched.run)).costly_stops;
+        self.best_of_class(group, saved, most, |_| true)
+    }
+
+    /// For every fold the thresholds that save most of one class on the others at its price, whatever they do to other classes.
+    pub fn at_its_own_price(&self, group: &str, price: f64, saved: Saved) -> Vec<HeldOut> {
+        let most = |fold: usize| (price * self.tally(group, |other| other != fold, |_| None).successful as f64) as u64;
+        self.best_of_class(group, saved, most, |combination| !self.has_limits(combination))
+    }
+
+    fn best_of_class(&self, group: &str, saved: Saved, most_costly: impl Fn(usize) -> u64, may_be: impl Fn(usize) -> bool) -> Vec<HeldOut> {
+        let candidates: Vec<usize> = (0..self.len()).filter(|combination| may_be(*combination)).collect();
+        let choose = |fold: usize| {
+            let most = most_costly(fold);
+            let worth = |sums: Sums| if saved == Saved::Steps { sums.saved_steps } else { sums.saved_tokens };
+            let all = candidates.iter().map(|combination| (self.sums(group, *combination, |other| other != fold), *combination));
+            let best = all.filter(|(sums, _)| u64::from(sums.costly) <= most).max_by_key(|(sums, _)| worth(*sums));
+            HeldOut { chosen: best.map(|(_, chosen)| chosen), fold }
+        };
+        (0..FOLDS).map(choose).collect()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evaluate::{ALL, evaluate};
+    use crate::evaluate::ALL;
+    use crate::rules::Other;
     use std::io::Write;
 
     /// Runs of failing tasks that repeat one call eight times, and of successful ones that repeat it three times.
@@ -109,13 +394,19 @@ mod tests {
     #[test]
     fn the_best_keeps_the_price_and_holds_where_it_was_not_chosen() {
         let file = traces();
-        let grid = Thresholds::grid();
-        let candidates: Vec<Contender> = grid.iter().map(|thresholds| thresholds.contender().unwrap()).collect();
-        let report = evaluate(&[file.path().to_owned()], &candidates, 2);
-        let chosen = cross_validate(&report, candidates.len());
+        let files = [file.path().to_owned()];
+        let trial = Trial::of(&files, Lengths::of(&files, 2), 2).unwrap();
+        let chosen = trial.cross_validate();
         assert_eq!(chosen.len(), FOLDS);
-        assert!(chosen.iter().all(|held| grid[held.chosen].identical == 4), "three would stop every good run, five would save less");
-        let tally = held_out(&report, &chosen, ALL);
+        let is_four = |held: &HeldOut| trial.name(held.chosen).starts_with("identical 4, ");
+        assert!(chosen.iter().all(is_four), "three would stop every good run, five would save less: {}", trial.name(chosen[0].chosen));
+        assert!(chosen.iter().all(|held| !trial.has_limits(held.chosen.unwrap())), "limits are no thresholds");
+        let tally = trial.held_out(&chosen, ALL);
         assert_eq!((tally.failed, tally.stopped, tally.false_stops, tally.saved_steps), (50, 50, 0, 250));
+        let tally = trial.held_out(&trial.at_its_own_price(NATIVE, 0.01, Saved::Steps), NATIVE);
+        assert_eq!((tally.false_stops, tally.saved_steps), (0, 250));
+        let at = trial.at_the_price_of(&Other::GeminiCli.contender(), ALL, Saved::Steps);
+        let tally = trial.held_out(&at, ALL);
+        assert_eq!((tally.false_stops, tally.saved_steps), (0, 250), "for a rival that ends no good run");
     }
 }

@@ -23,6 +23,8 @@ fn run_of(steps: u64) -> Run {
         tokens: 100,
         dollars: 0.01,
         at_millis: Some(index as i64 * 1000),
+        round: Some(index),
+        spoke: None,
         texts: None,
     };
     Run {

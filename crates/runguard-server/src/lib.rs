@@ -7,6 +7,7 @@ mod accept;
 mod auth;
 mod metrics;
 pub mod openapi;
+mod packed;
 mod problem;
 mod routes;
 mod service;

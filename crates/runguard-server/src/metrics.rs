@@ -130,6 +130,7 @@ pub(crate) struct Metrics {
     degraded: Counter,
     stream_entries: Gauge<u64, AtomicU64>,
     evicts: Gauge,
+    without_aof: Gauge,
     evicted: Gauge<u64, AtomicU64>,
     nodes: Gauge<u64, AtomicU64>,
     other_settings: Gauge<u64, AtomicU64>,
@@ -225,6 +226,7 @@ impl Metrics {
             degraded: Counter::default(),
             stream_entries: Gauge::default(),
             evicts: Gauge::default(),
+            without_aof: Gauge::default(),
             evicted: Gauge::default(),
             nodes: Gauge::default(),
             other_settings: Gauge::default(),
@@ -283,6 +285,7 @@ impl Metrics {
             "1 while Redis is set up to throw states away when memory is short",
             metrics.evicts.clone(),
         );
+        registry.register("shared_state_without_aof", "1 while Redis says that it keeps no append-only file", metrics.without_aof.clone());
         registry.register("shared_state_evicted_keys", "Keys that Redis has thrown away since it was started", metrics.evicted.clone());
         registry.register(
             "nodes",
@@ -393,6 +396,7 @@ impl Metrics {
             self.stream_entries.set(health.condition.stream_entries);
             self.evicts.set(i64::from(health.condition.evicts.is_some()));
             self.evicted.set(health.condition.evicted);
+            self.without_aof.set(i64::from(health.condition.without_aof));
             self.nodes.set(health.seen.nodes);
             self.other_settings.set(health.seen.other_settings);
             self.other_keys.set(health.seen.other_keys);

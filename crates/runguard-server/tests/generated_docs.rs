@@ -54,12 +54,18 @@ fn what_is_said_to_be_in_a_file_is_there() {
 
 #[test]
 fn reasons_are_listed() {
-    let mut out = String::from("# Reasons\n\nWhy a guard refused. Codes are added, never renamed. (Made from the code.)\n");
+    let mut out = String::from(
+        "# Reasons\n\nWhy a guard blocked. Codes are added, never renamed; pages and tables show the words beside them. (Made from the code.)\n",
+    );
     for guard in GuardName::ALL {
-        out += &format!("\n## `{guard}`\n\n{}\n\n| reason | meaning | mode |\n|---|---|---|\n", guard.meaning());
+        out += &format!(
+            "\n## `{guard}`\n\n*{}*: {}\n\n| reason | shown as | meaning | mode |\n|---|---|---|---|\n",
+            guard.label(),
+            guard.meaning()
+        );
         for reason in Reason::of(*guard) {
             let mode = serde_json::to_value(policy::default_rule_mode(reason)).unwrap();
-            out += &format!("| `{reason}` | {} | {} |\n", reason.meaning(), mode.as_str().unwrap());
+            out += &format!("| `{reason}` | {} | {} | {} |\n", reason.label(), reason.meaning(), mode.as_str().unwrap());
         }
         for route in ROUTES.iter().filter(|route| route.guard == *guard) {
             out += &format!("\n`POST {}`: {}\n", route.path, route.summary);
@@ -70,6 +76,14 @@ fn reasons_are_listed() {
         out += &format!("| `{reason}` | {} |\n", reason.meaning());
     }
     check("reasons.md", &out);
+}
+
+#[test]
+fn the_page_of_guards_calls_them_as_the_dashboard_does() {
+    let page = include_str!("../../../docs/guards.md");
+    for guard in GuardName::ALL {
+        assert!(page.contains(&format!("| `{guard}` ({}) |", guard.label())), "{guard}");
+    }
 }
 
 #[test]

@@ -856,20 +856,23 @@ impl Link for RedisLink {
                 let run = AtomicU64::new(0);
                 let asked = self.nodes.ask(home, Duration::ZERO, |line, commands| {
                     run.store(line.run, Ordering::Relaxed);
-                    commands.cmd("INFO").arg("memory").cmd("INFO").arg("stats");
+                    for section in ["memory", "stats", "persistence"] {
+                        commands.cmd("INFO").arg(section);
+                    }
                     for partition in &partitions {
                         commands.cmd("XLEN").arg(self.keys.log(*partition));
                     }
                 });
                 let mut answers = asked.await?.into_iter();
-                let (memory, stats) = (answers.next().map(|answer| text(&answer)), answers.next().map(|answer| text(&answer)));
+                let [memory, stats, persistence] = [(); 3].map(|()| answers.next().map(|answer| text(&answer)).unwrap_or_default());
                 let stream_entries = answers.filter_map(|answer| text(&answer).parse::<u64>().ok()).sum();
                 // A server that is home to several partitions tells the same of itself each time.
                 let is_first = runs.lock().unwrap_or_else(PoisonError::into_inner).insert(run.into_inner());
                 Ok(Condition {
                     stream_entries,
-                    evicts: memory.as_deref().and_then(server::policy_that_evicts),
-                    evicted: stats.as_deref().filter(|_| is_first).map_or(0, server::evicted_keys),
+                    evicts: server::policy_that_evicts(&memory),
+                    evicted: if is_first { server::evicted_keys(&stats) } else { 0 },
+                    without_aof: server::is_without_aof(&persistence),
                 })
             }
         };
@@ -879,10 +882,11 @@ impl Link for RedisLink {
                 let homes = (0..self.partitions).map(|partition| ask(Home::Partition(partition), vec![partition]));
                 let mut all = Condition::default();
                 for one in join_all(homes).await {
-                    let Condition { stream_entries, evicts, evicted } = one?;
+                    let Condition { stream_entries, evicts, evicted, without_aof } = one?;
                     all.stream_entries += stream_entries;
                     all.evicted += evicted;
                     all.evicts = all.evicts.or(evicts);
+                    all.without_aof |= without_aof;
                 }
                 Ok(all)
             }

@@ -232,6 +232,8 @@ async fn does_everything(link: &impl Link, stream_limit: usize) {
 async fn one_server_does_everything() {
     let server = RedisServer::start();
     let link = RedisLink::open(RedisOptions { stream_limit: 20, ..options(&server.url()) }).await.unwrap();
+    assert_eq!(link.condition().await.unwrap(), Condition { without_aof: true, ..Condition::default() });
+    assert_eq!(server.cli(&["CONFIG", "SET", "appendonly", "yes"]), "OK");
     assert_eq!(link.condition().await.unwrap(), Condition::default());
     does_everything(&link, 20).await;
     let (ours, here) = (link.time().await.unwrap(), std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis());
@@ -323,6 +325,32 @@ async fn a_server_that_does_not_answer_costs_one_timeout() {
     assert!(began.elapsed() < Duration::from_secs(30), "who comes later does not wait: {:?}", began.elapsed());
     proxy.pass();
     recovered(|| link.time()).await;
+}
+
+/// However long a command was under way: what its sender stopped waiting for is not done any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_arrives_after_its_sender_stopped_waiting_does_nothing() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port);
+    let link = RedisLink::open(RedisOptions { timeout: Duration::from_millis(300), ..options(&proxy.url()) }).await.unwrap();
+    link.about(about(7)).await.unwrap();
+    // From here on it knows the server's clock.
+    link.time().await.unwrap();
+    let (name, first, second) = (CellName::new(1, 1), token(), token());
+    assert_eq!(one(&link, swap(vec![cell(&name, 0, set(first, b"before"))], b"before")).await, Swapped::Done);
+
+    let calls = || server.cli(&["INFO", "commandstats"]).lines().find_map(|line| Some(line.strip_prefix("cmdstat_evalsha:")?.to_owned()));
+    let before = calls();
+    proxy.hold();
+    let error = link.swap(&[swap(vec![cell(&name, first, set(second, b"late"))], b"late")]).await.unwrap_err();
+    assert!(matches!(error, LinkError::Away(_)), "{error}");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(calls(), before, "it is still under way");
+    proxy.pass();
+    wait_until("it arrives", || calls() != before);
+    let other = open(&server.url()).await;
+    assert_eq!(other.load(vec![name]).await.unwrap(), [Some((first, b"before".to_vec()))]);
+    assert_eq!(log(&other, 1).await, [b"before"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -627,6 +655,11 @@ async fn a_cluster_does_everything_and_its_slots_may_move() {
     assert_eq!(slot("rg:{3}:log"), slot("rg:{3}:about"));
     let homes: Vec<usize> = (0..4).map(|partition| cluster.home(&format!("rg:{{{partition}}}:log"))).collect();
     assert!(homes.iter().any(|home| *home != homes[0]), "the partitions are spread: {homes:?}");
+
+    for (server, is_without) in [(homes[0], true), (homes[0] + 1, true), (homes[0] + 2, false)] {
+        assert_eq!(cluster.servers[server % 3].cli(&["CONFIG", "SET", "appendonly", "yes"]), "OK");
+        assert_eq!(link.condition().await.unwrap().without_aof, is_without, "one of three servers is enough");
+    }
 
     let name = CellName::new(3, 777);
     let (first, second) = (token(), token());

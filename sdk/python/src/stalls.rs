@@ -4,7 +4,7 @@ use crate::lock::locked;
 use crate::{clock, errors, values};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
-use runguard_core::detect::stall::{self, CallEffect, Preset, StallSessions, StallSettings, Step, error_fingerprint, result_fingerprint};
+use runguard_core::detect::stall::{self, CallEffect, Preset, StallSessions, StallSettings, Step, result_fingerprint};
 use runguard_core::fingerprint::Volatile;
 use runguard_core::limits::InvalidSetting;
 use runguard_core::run::{Failure, Gave, Stalls};
@@ -148,12 +148,9 @@ impl Outcome {
             None => None,
         };
         let length = result.as_deref().map_or(0, str::len) + error.as_deref().map_or(0, str::len);
-        Ok(values::aside(py, length, || Self {
-            result: result.as_deref().map(result_fingerprint),
-            error: error.map(|text| {
-                let fingerprint = error_fingerprint(&text);
-                (text, fingerprint)
-            }),
+        Ok(values::aside(py, length, || {
+            let outcome = stall::Outcome::of(result.as_deref(), error.as_deref());
+            Self { result: outcome.result, error: error.zip(outcome.error) }
         }))
     }
 

@@ -46,6 +46,13 @@ pub(crate) fn unmetered(path: &str) -> Option<String> {
     runguard_core::prices::unmetered(path)
 }
 
+/// Whether a request that ended with an error of these names (its own, and those of what caused it) may have been answered, and billed.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "what Python gives is owned")]
+pub(crate) fn may_be_billed(names: Vec<String>) -> bool {
+    runguard_core::prices::may_be_billed(names.iter().map(String::as_str))
+}
+
 /// The tokens that a text of so many bytes probably has.
 #[pyfunction]
 pub(crate) fn usual_tokens(bytes: u64) -> u64 {

@@ -12,6 +12,8 @@ from typing import Any, Dict, Iterator, List, Optional
 
 import pytest
 
+import runguard.adapters.anthropic
+import runguard.adapters.openai
 from runguard import (
     BudgetExceededError,
     BudgetTracker,
@@ -26,6 +28,8 @@ from runguard import (
     ToolLimitError,
     UnknownModelError,
 )
+from runguard.adapters._client import _readable
+from runguard.adapters._usage import Tokens, may_be_billed
 
 TOLD = json.loads((pathlib.Path(__file__).parents[2] / "stories.json").read_text())
 STORIES = TOLD["stories"]
@@ -150,8 +154,9 @@ def test_what_comes_back_is_an_answer_or_somebodys_fault() -> None:
         with answering([reply]) as url:
             client = Client(url)
             try:
-                _, away = client.exchange("POST", "/guard/loop", "{}")
+                text, away = client.exchange("POST", "/guard/loop", "{}")
                 seen = "answer" if away is None else "away"
+                assert "says" not in reply or json.loads(text) == reply["says"], reply
             except ServiceError as error:
                 assert error.status == reply["status"]
                 seen = "misdirected"
@@ -183,3 +188,32 @@ def test_a_wrong_address_leaves_no_model_call_under_way() -> None:
             # The second would wait for the first, which never ends.
             with pytest.raises(ServiceError):
                 run.model_call("gpt-4o", "hello")
+
+
+@pytest.mark.parametrize("usage", TOLD["usages"], ids=lambda usage: usage["name"])
+def test_usage_is_counted_as_the_core_counts_it(usage: Dict[str, Any]) -> None:
+    route = {**runguard.adapters.openai.routes(), **runguard.adapters.anthropic.routes()}[usage["path"]]
+    first, *later = usage["reports"]
+    if later:
+        reader = route.reader({})
+        reader.take(_readable({"type": "message_start", "message": {"model": "m", "usage": first}}))
+        for report in later:
+            reader.take(_readable({"type": "message_delta", "usage": report}))
+        assert reader.is_counted
+        tokens = reader.tokens
+    else:
+        tokens = route.tokens(_readable({"usage": first, "service_tier": usage.get("service_tier")}))
+    used = {name.removesuffix("_tokens"): count for name, count in usage["used"].items()}
+    assert tokens == Tokens(**{"service_tier": "standard", **used})
+
+
+def test_only_a_request_that_was_sent_may_be_billed() -> None:
+    for failure in TOLD["failures"]:
+        error: Optional[BaseException] = None
+        for name in reversed(failure["errors"]):
+            caused, cause = type(name, (Exception,), {})(), error
+            caused.__cause__ = cause
+            error = caused
+        assert error is not None
+        assert may_be_billed(error) is failure["may_be_billed"], failure
+    assert may_be_billed(KeyboardInterrupt()), "it is broken off here"

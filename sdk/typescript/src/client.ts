@@ -405,7 +405,7 @@ export interface Reply {
  * same rules, but a client is made without it: stories.json holds both to them.
  */
 function decided({ status, text }: Reply): Answer | ServiceError {
-  if (status === 204) return { allow: true }
+  if (status === 204) return { allow: true, recorded: true }
   const answer = parsed(text)
   const isOk = status >= 200 && status < 300
   if ((isOk || status === 429) && isObject(answer) && (typeof answer['allow'] === 'boolean' || answer['recorded'] === true))

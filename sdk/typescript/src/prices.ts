@@ -77,6 +77,14 @@ export function unmetered(path: string): string | null {
   return wasm.unmetered(write(path)) === DONE ? null : output()
 }
 
+/** Whether a request that ended with this error may have been answered, and billed: by the names of it and of what caused it. */
+export function mayBeBilled(error: unknown): boolean {
+  const names = new Set<string>()
+  let cause = error
+  for (let depth = 0; cause instanceof Error && depth < 16; depth++, cause = cause.cause) names.add(cause.name).add(cause.constructor.name)
+  return wasm.may_be_billed(write([...names].join('\n'))) !== 0
+}
+
 /**
  * The counts of a provider's usage report, each token in one field: `openai` (chat completions, responses, and services that answer like them),
  * `anthropic`, `bedrock` (Converse), `gemini`. Throws InvalidInputError for what is no such report.

@@ -297,7 +297,7 @@ export interface BudgetCheckRequest {
   request_id?: string | null
 }
 
-/** This was spent. It counts, also when it passes the limit. A key without a cost asks for a call: refused, it is not counted. */
+/** This was spent. It counts, also when it passes the limit. A key without a cost asks for a call: blocked, it is not counted. */
 export interface BudgetRecordRequest {
   /** Whose budget: a run, a session, a user. */
   session_id: string
@@ -626,7 +626,7 @@ export abstract class GuardRoutes {
     return this.ask('budget/check', request, options)
   }
 
-  /** This was spent. It counts, also when it passes the limit. A key without a cost asks for a call: refused, it is not counted. */
+  /** This was spent. It counts, also when it passes the limit. A key without a cost asks for a call: blocked, it is not counted. */
   budgetRecord(request: BudgetRecordRequest, options?: RequestOptions): Promise<Answer> {
     return this.ask('budget/record', request, options)
   }

@@ -4,9 +4,11 @@ import { readFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import { after, before, it } from 'node:test'
 import { startService } from '../../../examples/test/service.mjs'
+import { routeOf } from '../dist/esm/models/routes.js'
+import { mayBeBilled } from '../dist/esm/prices.js'
 import { inBoth } from './both.mjs'
 
-const { stories, replies, sentences } = JSON.parse(readFileSync(new URL('../../stories.json', import.meta.url), 'utf8'))
+const { stories, replies, sentences, usages, failures } = JSON.parse(readFileSync(new URL('../../stories.json', import.meta.url), 'utf8'))
 
 let service
 before(async () => {
@@ -145,7 +147,9 @@ inBoth('stories', (sdk) => {
         const away = []
         const client = new sdk.GuardClient({ url, failOpen: true, onFailedOpen: (error) => away.push(error) })
         const place = JSON.stringify(reply)
-        assert.equal(await seen(client.handoff({})), reply.is, place)
+        const asked = client.handoff({})
+        assert.equal(await seen(asked), reply.is, place)
+        if (reply.says !== undefined) assert.deepEqual(await asked, { allow: true, ...reply.says }, place)
         const byCore = await seen(sdk.LoopDetector.remote({ client }).record('a'))
         assert.equal(away.length === 2 ? 'away' : byCore, reply.is, place)
       })
@@ -176,5 +180,43 @@ inBoth('stories', (sdk) => {
     if (kept_by.includes('service')) {
       it(`over a service: ${name}`, () => play(remote(service.url, budget, run), steps))
     }
+  }
+})
+
+const NOTHING = {
+  input_tokens: 0,
+  output_tokens: 0,
+  cached_tokens: 0,
+  cache_write_tokens: 0,
+  cache_write_1h_tokens: 0,
+  audio_input_tokens: 0,
+  audio_output_tokens: 0,
+}
+
+for (const { name, path, reports, service_tier, used } of usages) {
+  it(`usage: ${name}`, () => {
+    const route = routeOf('POST', path)
+    const [first, ...later] = reports
+    let usage
+    if (later.length > 0) {
+      const reader = route.reader({})
+      reader.take({ type: 'message_start', message: { model: 'm', usage: first } })
+      for (const report of later) reader.take({ type: 'message_delta', usage: report })
+      assert.ok(reader.isCounted)
+      ;({ usage } = reader)
+    } else {
+      usage = route.usage({ usage: first, service_tier })
+    }
+    const { serviceTier = 'standard', ...counts } = usage
+    const { service_tier: servedAs = 'standard', ...counted } = used
+    assert.equal(serviceTier, servedAs)
+    assert.deepEqual({ ...camelCase(NOTHING), ...counts }, camelCase({ ...NOTHING, ...counted }))
+  })
+}
+
+it('only a request that was sent may be billed', () => {
+  for (const { errors, may_be_billed } of failures) {
+    const error = errors.reduceRight((cause, name) => Object.assign(new Error(name, { cause }), { name }), undefined)
+    assert.equal(mayBeBilled(error), may_be_billed, errors.join())
   }
 })

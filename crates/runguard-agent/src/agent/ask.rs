@@ -40,10 +40,10 @@ impl Run<'_> {
                 .allowance
                 .grant(spend::highest_input(&self.counters, bytes), self.agent.settings.provider.max_tokens)
                 .map_err(|refused| self.over_budget(&refused))?;
-            if granted.max_tokens < self.agent.settings.provider.max_tokens {
-                self.say_near_budget(Near::AnswerShortened);
-            }
             let reserved = granted.reservation.estimate();
+            if granted.max_tokens < self.agent.settings.provider.max_tokens {
+                self.say_near_budget(Near::AnswerShortened { set_aside: reserved });
+            }
             self.session.record(Record::CallStarted { step, reserved_tokens: reserved.tokens, reserved_cost: reserved.usd })?;
             let (outcome, parts) = self.attempt(&granted).await;
             self.count(step, granted, &outcome, &parts, bytes)?;

@@ -1,6 +1,7 @@
 //! Who may ask: with a key, whoever has it, from anywhere; without one, the people of this machine.
 
 use super::problem::Problem;
+use super::{HEALTH, READY};
 use http::HeaderMap;
 use runguard_http::door;
 use runguard_http::problem::kinds::PAGES;
@@ -27,7 +28,7 @@ impl Door {
     pub(super) fn check(&self, path: &str, headers: &HeaderMap) -> Result<(), Problem> {
         match self {
             // What tells nothing and does nothing: for those who watch over the service.
-            Self::Key(_) if path == "/" || path == "/healthz" || path.starts_with(PAGES) => Ok(()),
+            Self::Key(_) if path == "/" || path == HEALTH || path == READY || path.starts_with(PAGES) => Ok(()),
             Self::Key(key) => {
                 let is_right = door::token(headers).is_some_and(|token| bool::from(token.as_bytes().ct_eq(key.as_bytes())));
                 if is_right { Ok(()) } else { Err(Problem::unauthorized()) }

@@ -101,6 +101,10 @@ impl Problem {
         Self(runguard_http::Problem::not_ready(detail))
     }
 
+    pub(super) fn no_place(most: usize) -> Self {
+        Self::not_ready(format!("{most} runs are under way, as many as `serve.max_runs` allows."))
+    }
+
     pub(super) fn stopping() -> Self {
         Self::not_ready("The service is stopping. Nothing was started.")
     }

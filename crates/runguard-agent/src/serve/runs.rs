@@ -232,6 +232,14 @@ impl Runs {
         self.places.clone().try_acquire_owned().map_err(|_| Problem::too_many_runs(self.most))
     }
 
+    /// Whether one more run would be begun.
+    pub(super) fn is_ready(&self) -> Result<(), Problem> {
+        if lock(&self.table).is_stopping {
+            return Err(Problem::stopping());
+        }
+        if self.places.available_permits() == 0 { Err(Problem::no_place(self.most)) } else { Ok(()) }
+    }
+
     pub(super) fn live(&self, id: &str) -> Option<Arc<Run>> {
         lock(&self.table).live.get(id).cloned()
     }

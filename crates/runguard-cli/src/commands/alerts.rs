@@ -115,7 +115,9 @@ fn from_here(settings: &SettingsArgs, name: Option<&str>) -> Result<Value, Failu
 fn show(shown: &Value) -> Result<(), Failure> {
     let list = |name: &str| shown[name].as_array().cloned().unwrap_or_default();
     if shown["enabled"] != true {
-        return output::line("Nobody is told: the settings name no target. Add [[alerts.target]] (`runguard settings example` shows how).");
+        return output::prose(
+            "Nobody is told: the settings name no target. Add [[alerts.target]] (`runguard settings example` shows how).",
+        );
     }
     let mut targets = output::table(&["target", "kind", "host", "queued", "dead", "problem"]);
     for row in list("targets") {

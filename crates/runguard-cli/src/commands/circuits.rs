@@ -52,7 +52,7 @@ enum Phase {
     /// A few calls test whether it may close
     #[value(name = "half_open")]
     HalfOpen,
-    /// Calls are refused
+    /// Calls are blocked
     Open,
 }
 

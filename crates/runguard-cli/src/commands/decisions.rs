@@ -6,6 +6,8 @@ use crate::output;
 use crate::table::Cell;
 use clap::Args;
 use owo_colors::OwoColorize;
+use runguard_core::row::{Kind, Outcome};
+use runguard_core::{GuardName, Reason};
 use serde_json::Value;
 use std::io::BufRead;
 
@@ -20,14 +22,14 @@ const ROOM_FOR_WORDS: u16 = 120;
 pub(crate) struct Decisions {
     #[command(flatten)]
     client: Client,
-    /// Of this guard (handoff, `agent_action`, …)
-    #[arg(long)]
+    /// Of this guard
+    #[arg(long, value_parser = output::known_to_service(GuardName::ALL.iter().map(|guard| (guard.code(), guard.label()))))]
     guard: Option<String>,
-    /// With this reason (`cycle_detected`, …)
-    #[arg(long)]
+    /// With this reason, such as `cycle_detected`
+    #[arg(long, hide_possible_values = true, value_parser = output::known_to_service(Reason::ALL.iter().map(|reason| (reason.code(), reason.label()))))]
     reason: Option<String>,
-    /// Of this kind: check, record, admin, or all of them [default: check]
-    #[arg(long)]
+    /// Of this kind [default: check]
+    #[arg(long, value_parser = output::known_to_service(Kind::ALL.iter().map(|kind| (kind.code(), kind.meaning())).chain([("all", "All of them.")])))]
     kind: Option<String>,
     /// Of this session
     #[arg(long)]
@@ -35,8 +37,8 @@ pub(crate) struct Decisions {
     /// Of this tenant
     #[arg(long)]
     tenant: Option<String>,
-    /// Ended so: allowed, `would_block`, blocked, recorded
-    #[arg(long)]
+    /// Ended so
+    #[arg(long, value_parser = output::known_to_service(Outcome::ALL.iter().map(|outcome| (outcome.code(), outcome.meaning()))))]
     outcome: Option<String>,
     /// From then on: a time, or how long ago (15m, 24h, 7d)
     #[arg(long)]
@@ -133,24 +135,69 @@ impl Decisions {
         if self.json {
             return output::line(&row.to_string());
         }
-        let outcome = format!("{:<11}", output::text(&row["outcome"]));
-        let outcome = match outcome.trim_end() {
+        let code = output::text(&row["outcome"]);
+        let outcome = format!("{:<11}", code.replace('_', " "));
+        let outcome = match code.as_str() {
             "blocked" => outcome.red().to_string(),
             "allowed" => outcome.green().to_string(),
             _ => outcome.yellow().to_string(),
         };
         let parts = ["guard", "session_id", "subject", "reason"].map(|name| output::text(&row[name]));
-        let time = output::time(&row["time"]);
         let words = first_sentence(&output::text(&row["message"]));
-        let taken = time.chars().count() + 11 + parts.iter().map(|part| part.chars().count() + 2).sum::<usize>() + 4;
-        let words = match output::terminal_columns() {
-            Some(columns) => output::cut(&words, usize::from(columns).saturating_sub(taken)),
-            None => words,
-        };
-        output::line(&format!("{time}  {outcome}  {}  {}", parts.join("  "), words.dimmed()))
+        let time = output::time(&row["time"]);
+        // The time, how it ended, and two blanks after each.
+        let room = output::terminal_columns().map(|columns| usize::from(columns).saturating_sub(time.chars().count() + 2 + 11 + 2));
+        let (parts, words) = fitted(parts, &words, room);
+        let words = if words.is_empty() { words } else { format!("  {}", words.dimmed()) };
+        output::line(&format!("{time}  {outcome}  {}{words}", parts.join("  ").trim_end()))
     }
+}
+
+/// One line a decision: guard, session, subject and reason with two blanks between them, then words where there is room. What is too
+/// long is cut, the names of callers first; what it is about and why stay readable longest.
+fn fitted(mut parts: [String; 4], words: &str, room: Option<usize>) -> ([String; 4], String) {
+    /// The least that is left of each.
+    const LEAST: [usize; 4] = [4, 6, 6, 8];
+    /// Which are cut first: session and subject, then the reason, then the guard.
+    const FIRST: [&[usize]; 3] = [&[1, 2], &[3], &[0]];
+    const BLANKS: usize = 2;
+    let Some(room) = room else { return (parts, words.to_owned()) };
+    let length = |part: &String| part.chars().count();
+    let taken = |parts: &[String; 4]| parts.iter().map(length).sum::<usize>() + 3 * BLANKS;
+    for group in FIRST {
+        while taken(&parts) > room {
+            let longest =
+                group.iter().copied().filter(|index| length(&parts[*index]) > LEAST[*index]).max_by_key(|index| length(&parts[*index]));
+            let Some(longest) = longest else { break };
+            parts[longest] = output::cut(&parts[longest], length(&parts[longest]) - 1);
+        }
+    }
+    let left = room.saturating_sub(taken(&parts) + BLANKS);
+    (parts, output::cut(words, left))
 }
 
 fn first_sentence(message: &str) -> String {
     message.split_inclusive(". ").next().unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_followed_decision_is_one_line_of_the_terminal() {
+        let long = ["agent_action", "conversation-of-a-customer-with-a-long-name", "get_the_profile", "consecutive_same_action_spiral"];
+        let width = |room: usize| {
+            let (parts, words) = fitted(long.map(str::to_owned), "Three in a row.", Some(room));
+            let line = format!("{}  {words}", parts.join("  "));
+            (line.trim_end().chars().count(), parts)
+        };
+        for room in [40, 57, 65, 80, 120, 200] {
+            assert!(width(room).0 <= room, "{room}: {:?}", width(room));
+        }
+        let (_, at_80) = width(80 - 23);
+        assert_eq!((at_80[0].as_str(), at_80[3].as_str()), ("agent_action", "consecutive_same_action_sp…"), "{at_80:?}");
+        let (whole, words) = fitted(long.map(str::to_owned), "Three in a row.", None);
+        assert_eq!((whole[1].as_str(), words.as_str()), (long[1], "Three in a row."), "in full on a pipe");
+    }
 }

@@ -14,6 +14,7 @@ use crate::table::Cell;
 use clap::Args;
 use owo_colors::OwoColorize;
 use runguard_core::money::NanoDollars;
+use runguard_core::nearest;
 use runguard_core::{Span, Timestamp};
 use runguard_engine::KeyRing;
 use runguard_engine::clock::system_now;
@@ -132,12 +133,8 @@ impl Demo {
             let (name, weight) = given.split_once('=').map_or((given.as_str(), None), |(name, weight)| (name, Some(weight)));
             let name = name.trim();
             let known = SCENARIOS.iter().position(|scenario| scenario.name == name).ok_or_else(|| {
-                let names = || SCENARIOS.iter().map(|scenario| scenario.name);
-                let hint = runguard_guards::input::closest(name, names()).map_or_else(
-                    || format!("known are {}", names().collect::<Vec<_>>().join(", ")),
-                    |near| format!("did you mean `{near}`?"),
-                );
-                Failure::Usage(format!("--scenario: there is no scenario `{name}`; {hint}"))
+                let names = SCENARIOS.iter().map(|scenario| scenario.name);
+                Failure::Usage(format!("--scenario: there is no scenario `{name}`; {}", nearest::hint(name, names)))
             })?;
             let weight = match weight {
                 Some(text) => text.trim().parse::<u32>().ok().filter(|weight| *weight <= 1_000_000).ok_or_else(|| {

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use runguard_core::GuardName;
 use runguard_core::limits::InvalidSetting;
 use runguard_core::money::NanoDollars;
+use runguard_core::nearest;
 use runguard_core::prices::{PerMillion, Price};
 use runguard_core::text::grouped;
 use runguard_insight::estimate::{
@@ -226,12 +227,12 @@ impl Estimate {
 
     fn example(&self) -> Result<Option<&'static Example>, Failure> {
         let Some(name) = &self.example else { return Ok(None) };
-        let names = || all_examples().map(|example| example.name);
-        EXAMPLES.iter().find(|example| example.name == name).map(Some).ok_or_else(|| {
-            let hint = runguard_guards::input::closest(name, names())
-                .map_or_else(|| format!("known are {}", names().collect::<Vec<_>>().join(", ")), |near| format!("did you mean `{near}`?"));
-            Failure::Usage(format!("--example: there is no example `{name}`; {hint}"))
-        })
+        let names = all_examples().map(|example| example.name);
+        EXAMPLES
+            .iter()
+            .find(|example| example.name == name)
+            .map(Some)
+            .ok_or_else(|| Failure::Usage(format!("--example: there is no example `{name}`; {}", nearest::hint(name, names))))
     }
 
     fn of_guard(&self) -> Result<Inputs, Failure> {
@@ -305,7 +306,7 @@ impl Estimate {
     }
 }
 
-fn all_examples() -> impl Iterator<Item = &'static Example> {
+fn all_examples() -> impl Iterator<Item = &'static Example> + Clone {
     EXAMPLES.iter().chain(TOKEN_EXAMPLES.iter().map(|(example, _)| example))
 }
 

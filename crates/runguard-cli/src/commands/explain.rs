@@ -188,7 +188,7 @@ fn step_lines(step: &ExplainedStep, explained: &Explained) -> Vec<String> {
         lines.push(format!("{:>8}{mark}: {} ({})", "", other.why, other.rule));
     }
     if step.starts_anew {
-        lines.push(format!("{:>8}{}", "", "a person answered: counting starts anew".cyan()));
+        lines.push(format!("{:>8}{}", "", "a person has spoken: counting starts anew".cyan()));
     }
     lines
 }

@@ -134,14 +134,14 @@ fn shown(number: usize, insight: &Value) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The numbers in one line.
+/// The numbers in one line. Keys stay as they were first called; people read the one word for it.
 pub(super) fn evidence(evidence: &Value) -> String {
     let one = |(name, value): (&String, &Value)| {
         let value = match value {
             Value::Array(items) => items.iter().map(output::text).collect::<Vec<_>>().join(" → "),
             other => output::text(other),
         };
-        (!value.is_empty()).then(|| format!("{} {value}", output::clean(name).replace('_', " ")))
+        (!value.is_empty()).then(|| format!("{} {value}", output::clean(name).replace("refused", "blocked").replace('_', " ")))
     };
     evidence.as_object().into_iter().flatten().filter_map(one).collect::<Vec<_>>().join(", ")
 }
@@ -174,13 +174,13 @@ mod tests {
     fn advice_is_shown_in_full_and_steers_no_terminal() {
         let insight = json!({
             "title": "Conversations circle between \"a\u{1b}[2J\"", "advice": "Widen one.", "severity": "medium", "setting": null,
-            "evidence": {"chain": ["a", "b", "a"], "conversations": 3, "limit_usd": null}, "sessions": ["s1", "s\u{202e}2"],
+            "evidence": {"chain": ["a", "b", "a"], "conversations": 3, "refused_after": 4, "limit_usd": null}, "sessions": ["s1", "s\u{202e}2"],
             "saves": {"operations": 6, "usd": 0.06}, "key": "0123456789abcdef", "put_aside": {"until": null},
         });
         let text = anstream::adapter::strip_str(&shown(1, &insight)).to_string();
         assert_eq!(
             text,
-            "1. Conversations circle between \"a·[2J\" [medium]\n   Widen one.\n   evidence  chain a → b → a, conversations 3\n   sessions  s1, s·2\n   saves     about 6 operations, 0.06 dollars\n   aside     until it is restored\n   key       0123456789abcdef\n"
+            "1. Conversations circle between \"a·[2J\" [medium]\n   Widen one.\n   evidence  chain a → b → a, conversations 3, blocked after 4\n   sessions  s1, s·2\n   saves     about 6 operations, 0.06 dollars\n   aside     until it is restored\n   key       0123456789abcdef\n"
         );
     }
 }

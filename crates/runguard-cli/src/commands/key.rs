@@ -39,8 +39,8 @@ enum Verb {
         /// The key is of all tenants
         #[arg(long)]
         all_tenants: bool,
-        /// guard may ask, read may look, admin may change (and all else), metrics may read the figures; more than one with commas
-        #[arg(long = "role", value_delimiter = ',', default_value = "guard", value_parser = role)]
+        /// What it may do; more than one with commas
+        #[arg(long = "role", value_delimiter = ',', default_value = "guard", value_parser = output::offered(Role::ALL.map(|role| (role.name(), role.about())), role))]
         roles: Vec<Role>,
         /// A name to know it by
         #[arg(long, default_value = "")]
@@ -70,7 +70,7 @@ enum Verb {
 }
 
 fn role(name: &str) -> Result<Role, String> {
-    Role::from_name(name).ok_or_else(|| "a role is guard, read, admin or metrics".into())
+    Role::from_name(name).ok_or_else(|| format!("a role is one of {}", Role::ALL.map(Role::name).join(", ")))
 }
 
 fn folder(settings: &SettingsArgs) -> Result<PathBuf, Failure> {

@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::output;
 use bot::{Bot, Platform, Talk};
 use clap::Args;
+use runguard_core::row::Outcome;
 use runguard_core::{GuardName, Reason, Span};
 use runguard_engine::clock::system_now;
 use scenarios::Scenario;
@@ -317,10 +318,10 @@ impl Seen {
             return;
         }
         self.reasons.insert(reason.to_owned());
-        match row["outcome"].as_str() {
-            Some("blocked") => self.refused += 1,
-            Some("would_block") => self.observed += 1,
-            Some(_) | None => {}
+        match row["outcome"].as_str().and_then(Outcome::from_code) {
+            Some(Outcome::Blocked) => self.refused += 1,
+            Some(Outcome::WouldBlock) => self.observed += 1,
+            Some(Outcome::Allowed | Outcome::Recorded) | None => {}
         }
     }
 
@@ -339,12 +340,12 @@ impl Seen {
             return None;
         }
         if self.observed > 0 {
-            return Some(format!("{guard} saw it and let it pass: it is in mode observe. With mode = \"enforce\" it would have refused."));
+            return Some(format!("{guard} saw it and let it pass: it is in mode observe. With mode = \"enforce\" it would have blocked."));
         }
         if !self.already_open.is_empty() {
             let resets = self.already_open.iter().map(|(tenant, endpoint)| format!("runguard circuits reset {endpoint} --tenant {tenant}"));
             return Some(format!(
-                "the circuit of {} was open before anything was said, so what it refused says nothing of this bot. Close it ({}) and play it again.",
+                "the circuit of {} was open before anything was said, so what it blocked says nothing of this bot. Close it ({}) and play it again.",
                 self.endpoints_already_open().join(", "),
                 resets.collect::<Vec<_>>().join("; ")
             ));
@@ -367,7 +368,7 @@ impl Seen {
                 self.asked
             )
         } else {
-            format!("{guard} was asked {} times and refused for something else: {others}.", self.asked)
+            format!("{guard} was asked {} times and blocked for something else: {others}.", self.asked)
         })
     }
 

@@ -268,7 +268,7 @@ fn print(summary: &Summary, took: Duration) -> Result<(), Failure> {
     print_nudges(&summary.nudges)?;
     summary.groups.iter().try_for_each(|grouping| print_groups(grouping, columns))?;
     for note in &summary.notes {
-        output::line(&format!("{} {note}", "Note:".cyan()))?;
+        output::prose(&format!("{} {note}", "Note:".cyan()))?;
     }
     Ok(())
 }

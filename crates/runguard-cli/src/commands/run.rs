@@ -28,7 +28,7 @@ Examples:
   runguard run --max-usd 2 --url http://127.0.0.1:8100 --id nightly -- ./nightly.sh
 
 Inside, model calls of openai, anthropic, litellm and Bedrock clients (Python), and of openai, @anthropic-ai/sdk and the AI SDK
-(Node) are counted, and refused once the cap is reached. The package has to be installed where the program runs
+(Node) are counted, and blocked once the cap is reached. The package has to be installed where the program runs
 (runguard-breaker for Python, @runguard/sdk for Node). The exit code is the program's. It is no sandbox: a process of another
 kind, one with `python -I` or `-E`, or one whose environment was cleared is not counted.")]
 pub(crate) struct Run {

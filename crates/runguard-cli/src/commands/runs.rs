@@ -41,7 +41,7 @@ enum Verb {
     Stop {
         /// Its name, as `runguard runs` and the header `x-runguard-run` say it
         run: String,
-        /// Why: told to whoever is refused
+        /// Why: told to whoever is blocked
         #[arg(long)]
         note: Option<String>,
         #[command(flatten)]
@@ -76,11 +76,10 @@ impl On {
         if self.json {
             return output::json(&changed);
         }
-        output::line(&match changed["state"].as_str() {
-            Some("stopped") => {
-                format!("'{}' is stopped.\nIts next model call is refused; `runguard runs resume` lets it go on.", output::clean(run))
-            }
-            _ => format!("'{}' may go on.", output::clean(run)),
+        output::line(&if changed["state"] == RunState::Stopped.code() {
+            format!("'{}' is stopped.\nIts next model call is blocked; `runguard runs resume` lets it go on.", output::clean(run))
+        } else {
+            format!("'{}' may go on.", output::clean(run))
         })
     }
 }

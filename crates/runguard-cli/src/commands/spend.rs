@@ -49,7 +49,7 @@ impl Spend {
             table.add_row(columns.row(&name, &entry.sum));
         }
         if entries.is_empty() && spent.total.calls + spent.total.refused == 0 {
-            output::line("No model call was paid for or refused in this time.")?;
+            output::line("No model call was paid for or blocked in this time.")?;
         } else {
             table.add_row(columns.row("all", &spent.total));
             output::show(&table)?;
@@ -67,7 +67,7 @@ impl Spend {
             ))?;
         }
         if let Some(saved) = spent.total.saved_usd.filter(|saved| *saved > 0.0) {
-            output::line(&format!("\nSaved by refusals: about {}, at what a call cost on average.", dollars(saved)))?;
+            output::line(&format!("\nSaved by blocks: about {}, at what a call cost on average.", dollars(saved)))?;
         }
         if !spent.budgets.is_empty() {
             output::line("")?;
@@ -91,7 +91,7 @@ struct Columns {
 impl Columns {
     fn names<'a>(&self, by: &'a str) -> Vec<&'a str> {
         let writes = self.writes.then_some("written");
-        [by, "calls", "refused", "input", "output", "cached"].into_iter().chain(writes).chain(["dollars"]).collect()
+        [by, "calls", "blocked", "input", "output", "cached"].into_iter().chain(writes).chain(["dollars"]).collect()
     }
 
     fn row(&self, name: &str, sum: &Sum) -> Vec<Cell> {
@@ -119,7 +119,7 @@ fn budgets(stand: &[BudgetStands]) -> crate::table::Table {
             [Some(figures.spent_tokens), Some(figures.reserved_tokens), figures.remaining_tokens, figures.limit_tokens].map(tokens)
         };
         let whose = [budget.name.as_str(), budget.tenant.as_str()].into_iter().find(|name| !name.is_empty()).unwrap_or("all");
-        let renews = budget.renews_at.as_deref().map_or("never", |at| at.get(..16).unwrap_or(at)).replace('T', " ");
+        let renews = budget.renews_at.as_deref().map_or_else(|| "never".to_owned(), |at| output::time(&Value::from(at)));
         let names = [output::clean(&budget.scope), output::short(&output::clean(whose), 20)].map(Cell::new);
         table.add_row(names.into_iter().chain([spent, reserved, left, limit].map(right)).chain([Cell::new(renews)]));
     }

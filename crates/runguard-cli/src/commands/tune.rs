@@ -17,7 +17,7 @@ use runguard_replay::evaluate::{Recorded, Share};
 use runguard_replay::front::{Part, RULES, TUNED};
 use runguard_replay::html;
 use runguard_replay::tune::{
-    Advice, Chosen, Gathered, Measured, Options, Reader, Save, Summary, Together, base_keeps_the_price, examples, gather, number,
+    Advice, Chosen, Gathered, Measured, Options, Reader, Save, Summary, Together, base_keeps_the_price, examples, gather, long_run, number,
     settings_file, tune, verdict,
 };
 use serde_json::json;
@@ -158,11 +158,17 @@ impl Tune {
         if self.json && self.html.as_deref() == Some("-") {
             return Err(Failure::Usage("only one of --json and --html can go to the output; give the page a file".into()));
         }
-        let options = self.options()?;
+        let mut options = self.options()?;
         let (files, labels) = (files_of(&self.files)?, self.read.labels()?);
         remove_copies_when_stopped();
         let copies = Copies::where_rows_wait(&files);
         let recorded = Recorded { files: &files, given: &self.files, format: self.read.format, labels: &labels, instead: copies.instead() };
+        // What is long depends on the runs; whoever names values wants those.
+        if !self.grid.iter().any(|(rule, _)| *rule == StallRule::LongRun)
+            && let Some(part) = long_run(&recorded)
+        {
+            options.grid.also(StallRule::LongRun, part);
+        }
         let gathered = Self::gathered(&recorded, &options)?;
         let summary = tune(&gathered, &options);
         let reader = match self.reader {
@@ -468,13 +474,13 @@ fn print_caps(summary: &Summary) -> Result<(), Failure> {
     output::show(&table)?;
     let long =
         |amount: Amount| summary.caps.iter().find(|cap| cap.amount == amount).and_then(|cap| cap.long).map(|long| format!("{long:.0}"));
-    let (words, values) = match (long(Amount::Steps), long(Amount::Tokens)) {
-        (Some(calls), Some(tokens)) => (format!("{calls} calls, or {tokens} tokens,"), format!("{calls}+{tokens}t")),
-        (Some(calls), None) => (format!("{calls} calls"), calls),
+    let words = match (long(Amount::Steps), long(Amount::Tokens)) {
+        (Some(calls), Some(tokens)) => format!("{calls} calls, or {tokens} tokens,"),
+        (Some(calls), None) => format!("{calls} calls"),
         (None, _) => return Ok(()),
     };
     output::line(&format!(
-        "Runs of more than {words} are long ones here: --grid long_run={values} measures what it costs and saves to end those in which a check failed again after a change."
+        "Runs of more than {words} are long ones here. Ending those that show another sign beside is among the combinations (long_run), unless --grid names others."
     ))?;
     Ok(())
 }

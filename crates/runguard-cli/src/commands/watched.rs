@@ -1,12 +1,13 @@
 //! What `replay`, `explain` and `tune` ask alike: how runs are read, what is known of their end, and by what they are watched.
 
 use crate::failure::Failure;
+use crate::output;
 use clap::{Args, ValueEnum};
 use runguard_core::Span;
 use runguard_core::detect::stall::Preset;
 use runguard_core::money::NanoDollars;
+use runguard_core::nearest;
 use runguard_engine::settings;
-use runguard_guards::input::closest;
 use runguard_guards::policy::{Tree, merge, nest};
 use runguard_replay::format::Format;
 use runguard_replay::labels::Labels;
@@ -18,7 +19,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 pub(crate) struct ReadArgs {
     /// How the runs are written down; otherwise guessed from each file's content
-    #[arg(long, value_parser = format_of)]
+    #[arg(long, value_parser = output::offered(Format::ALL.map(|format| (format.code(), format.about())), format_of))]
     pub(crate) format: Option<Format>,
     /// Which runs succeeded: a table (CSV) or JSON of run ids or paths and verdicts; a `report.json` beside runs is read anyway
     #[arg(long, value_name = "FILE")]
@@ -50,8 +51,8 @@ impl ReadArgs {
 /// The thresholds runs are watched by.
 #[derive(Debug, Args)]
 pub(crate) struct ThresholdArgs {
-    /// Thresholds for a kind of agent: auto (by the first calls of a run), chatbot, coding, browser or research; SOURCE=PRESET for one source
-    #[arg(long, value_name = "PRESET", value_delimiter = ',', value_parser = preset_of)]
+    /// Thresholds for a kind of agent; auto goes by the first calls of a run, SOURCE=PRESET is for one source
+    #[arg(long, value_name = "PRESET", value_delimiter = ',', value_parser = output::offered(presets_about(), preset_of))]
     preset: Vec<PresetChoice>,
     /// A changed threshold; can be given several times (`stall.identical.stop=5`, `loop.repeats=4`)
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
@@ -64,8 +65,8 @@ pub(crate) struct ThresholdArgs {
 /// The guards and budgets runs go through.
 #[derive(Debug, Args)]
 pub(crate) struct GuardArgs {
-    /// Guards the runs go through: stall, loop, `tool_call`
-    #[arg(long, value_name = "GUARD", value_delimiter = ',', default_value = "stall,loop", value_parser = guard_of)]
+    /// Guards the runs go through
+    #[arg(long, value_name = "GUARD", value_delimiter = ',', default_value = "stall,loop", value_parser = output::offered(Watched::ALL.map(|guard| (guard.code(), guard.about())), guard_of))]
     guards: Vec<Watched>,
     /// Steps a run may make
     #[arg(long, value_name = "NUMBER")]
@@ -164,18 +165,23 @@ pub(super) fn one_of<T>(
     known: impl Iterator<Item = &'static str> + Clone,
     find: impl Fn(&str) -> Option<T>,
 ) -> Result<T, String> {
-    find(text).ok_or_else(|| match closest(text, known.clone()) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("known are {}", known.collect::<Vec<_>>().join(", ")),
-    })
+    find(text).ok_or_else(|| nearest::hint(text, known))
 }
 
 fn format_of(text: &str) -> Result<Format, String> {
     one_of(text, Format::ALL.into_iter().map(Format::code), Format::from_code)
 }
 
+fn presets() -> impl Iterator<Item = &'static str> + Clone {
+    presets_about().map(|(name, _)| name)
+}
+
+fn presets_about() -> impl Iterator<Item = (&'static str, &'static str)> + Clone {
+    Preset::ALL.into_iter().map(|preset| (preset.name(), preset.about())).chain([("auto", "told by the tools of a run's first calls")])
+}
+
 fn preset_of(text: &str) -> Result<PresetChoice, String> {
-    let named = |name: &str| one_of(name, Preset::ALL.into_iter().map(Preset::name).chain(["auto"]), |name| Preset::from_name(name).ok());
+    let named = |name: &str| one_of(name, presets(), |name| Preset::from_name(name).ok());
     match text.split_once('=') {
         Some((source, name)) => Ok(PresetChoice::OfSource(source.to_owned(), named(name)?)),
         None if text == "auto" => Ok(PresetChoice::Auto),

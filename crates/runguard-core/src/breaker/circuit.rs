@@ -137,6 +137,9 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Closed, Self::Open, Self::HalfOpen];
+
     /// Its name on the wire.
     pub const fn code(self) -> &'static str {
         match self {

@@ -21,7 +21,7 @@ mod sessions;
 mod settings;
 
 pub use self::effect::CallEffect;
-pub use self::fingerprints::{error_fingerprint, result_fingerprint, says_error};
+pub use self::fingerprints::{Outcome, error_fingerprint, is_an_error, is_framework, result_fingerprint, says_error};
 pub use self::kind::Kinds;
 use self::memory::Memory;
 pub use self::settings::{Ladder, Preset, PresetChoice, Rung, StallRule, StallSettings};
@@ -43,6 +43,8 @@ const MAX_PERIOD: u32 = 16;
 /// Calls of one model round that are compared with each other.
 const ROUND_CALLS: usize = 64;
 const MAX_WINDOW: u32 = 64;
+/// Times a file is put back that are a sign beside others.
+const PUT_BACK_SIGN: u32 = 3;
 
 /// A call that was made, with what it gave, as fingerprints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,7 +128,7 @@ impl Verdict {
                 "Your latest {count} calls all failed. Stop trying variations: find out what is wrong with what they have in common, or report it and finish."
             ),
             StallRule::LongRun => format!(
-                "This has become a long run ({count} calls), and a check failed again after you changed something. Finish what works, or report what you found and what is missing."
+                "This has become a long run ({count} calls), and what you change does not last or does not help: a check failed again after a change, or a file was put back again and again. Finish what works, or report what you found and what is missing."
             ),
         }
     }
@@ -147,8 +149,11 @@ impl fmt::Display for Verdict {
             StallRule::SameResult => write!(f, "{count} calls in a row that look at something else gave the same"),
             StallRule::Failing => write!(f, "{count} calls in a row failed"),
             StallRule::LongRun => {
-                // By its calls or by its tokens: what was counted are the calls.
-                write!(f, "it is a long run for its kind, at {count} calls, and a check failed again after a change")
+                // What was counted are the calls, also where the tokens made it long.
+                write!(
+                    f,
+                    "it is a long run for its kind, by its {count} calls or by its tokens, and a check failed again after a change or a file was put back again and again"
+                )
             }
         }
     }
@@ -183,7 +188,7 @@ pub struct Counters {
     pub same_result: u32,
     /// Calls in a row that failed.
     pub failing: u32,
-    /// Pairs of a run in which a check failed again after a change; 0 as long as none did.
+    /// Pairs of a run in which a check failed again after a change, or a file was put back the third time; 0 as long as neither was so.
     pub long_run: u32,
     /// Tokens that were used, as far as they were told.
     pub tokens: u64,
@@ -398,28 +403,29 @@ impl StallState {
                 state.experiment = mix(state.experiment, pair);
             }
         }
-        let had_failed_again = state.seen.memory.has_failed_again();
-        let mut failed_again = false;
+        let had_sign = state.seen.memory.has_sign();
+        let mut shows_sign = false;
         if let Some(gave) = known {
-            failed_again = state.remember(settings, &step, (call, gave), mutates, is_beside, &mut verdict);
+            shows_sign = state.remember(settings, &step, (call, gave), mutates, is_beside, &mut verdict);
         }
         let calls = state.long_run();
         let (tokens_before, tokens) = state.seen.memory.tokens_judged();
         let mut rung = if calls > 0 { settings.length_rung(calls, tokens) } else { Rung::GoOn };
         // What was long a call ago was told then; states do not know it, because they are the same under all settings.
-        let was_told = had_failed_again && settings.length_rung(calls - 1, tokens_before) >= Rung::Steer;
+        let was_told = had_sign && settings.length_rung(calls - 1, tokens_before) >= Rung::Steer;
         // Calls side by side are one round: what the first of them said was not heard before the second.
         if rung > Rung::Steer && (settings.long_run.steer > 0 || settings.long_run_tokens > 0) && (is_beside || !was_told) {
             rung = Rung::Steer;
         }
-        // It stays long: the model is told of it when it gets so and when a check fails once more, not at every call.
-        if rung > Rung::Steer || (rung == Rung::Steer && (failed_again || !was_told)) {
+        // It stays long: the model is told of it when it gets so and at the next sign, not at every call.
+        if rung > Rung::Steer || (rung == Rung::Steer && (shows_sign || !was_told)) {
             verdict.climb(rung, StallRule::LongRun, calls);
         }
         settings.limited(verdict)
     }
 
-    /// What a call gave across changes, and what it did to files. Whether it is a check that failed again after a change.
+    /// What a call gave across changes, and what it did to files. Whether it is a weak sign, that of a long run: a check that failed again after
+    /// a change, or a file that was put back once more.
     fn remember(
         &mut self,
         settings: &StallSettings,
@@ -445,12 +451,16 @@ impl StallState {
             if !failed {
                 let times = memory.changed(step.effect);
                 verdict.climb(settings.put_back.rung(times), StallRule::PutBack, times);
+                if times >= PUT_BACK_SIGN {
+                    memory.shows_sign();
+                    return true;
+                }
             }
             return false;
         }
         let (times, failed_again) = memory.tried(call, gave, failed);
         if failed_again {
-            memory.failed_again();
+            memory.shows_sign();
         }
         // Whoever looks at something that nobody changed sees the same; only a check is meant to give something else. Of one that does not fail
         // nobody knows whether what it gives is what it should give: that ends no run.
@@ -465,9 +475,9 @@ impl StallState {
         failed_again
     }
 
-    /// Pairs of the run, once a check failed again after a change.
+    /// Pairs of the run, once it showed a weak sign.
     const fn long_run(&self) -> u32 {
-        if self.seen.memory.has_failed_again() { self.pairs } else { 0 }
+        if self.seen.memory.has_sign() { self.pairs } else { 0 }
     }
 
     /// New pairs in the window as it was so many pairs ago.

@@ -153,6 +153,30 @@ pub fn unmetered(path: &str) -> Option<String> {
     ))
 }
 
+/// Errors of clients that waited for a connection and got none.
+const NEVER_SENT: [&str; 4] = ["ConnectTimeout", "ConnectTimeoutError", "ConnectionTimeoutError", "PoolTimeout"];
+
+/// Whether a request that ended with an error may have been answered, and billed: one that timed out or was given up after it was sent. By the
+/// names of the error and of what caused it, which is all that clients have in common.
+///
+/// ```
+/// use runguard_core::prices::may_be_billed;
+///
+/// assert!(may_be_billed(["APITimeoutError", "ReadTimeout"]));
+/// assert!(!may_be_billed(["APITimeoutError", "ConnectTimeout"]), "nothing was sent");
+/// assert!(!may_be_billed(["RateLimitError"]));
+/// ```
+pub fn may_be_billed<'a>(names: impl IntoIterator<Item = &'a str>) -> bool {
+    let mut was_given_up = false;
+    for name in names {
+        if NEVER_SENT.contains(&name) {
+            return false;
+        }
+        was_given_up |= ["Timeout", "Abort"].iter().any(|part| name.contains(part));
+    }
+    was_given_up
+}
+
 /// The tokens that a text of so many bytes probably has.
 pub const fn usual_tokens(bytes: u64) -> u64 {
     bytes.div_ceil(USUAL_BYTES_A_TOKEN)

@@ -86,7 +86,8 @@ impl Pending {
             (_, Some(_)) => None,
         };
         let longest = asked.longest();
-        let parts = cost_of(asked.usual(0)).zip(cost_of(Usage::new(0, asked.written(longest))));
+        // An answer to a long prompt has the price of that prompt's size.
+        let parts = cost_of(asked.usual(0)).zip(cost_of(asked.usual(longest))).map(|(prompt, all)| (prompt, beyond(all, prompt)));
         Self {
             model: asked.model.to_owned(),
             prompt: asked.prompt,
@@ -127,6 +128,11 @@ impl Ask {
             pending.shortest = tokens;
         }
     }
+}
+
+/// What one cost has beyond a part of it.
+fn beyond(all: Cost, part: Cost) -> Cost {
+    Cost { usd: nano_dollars(nanos(all.usd).saturating_sub(nanos(part.usd))), tokens: all.tokens.saturating_sub(part.tokens) }
 }
 
 fn nanos(usd: NanoDollars) -> u64 {
@@ -837,6 +843,20 @@ mod tests {
         let spent =
             r#"{"allow":false,"reason":"budget_exceeded","spent_usd":1,"reserved_usd":0,"remaining_usd":0,"limit_usd":1,"message":"All."}"#;
         assert!(matches!(run.told(ask, Some(spent)), Progress::Refused(Refusal::Trip(_))));
+    }
+
+    #[test]
+    fn over_a_service_a_shorter_answer_has_the_price_of_its_prompts_size() {
+        let mut run = over_service();
+        let dearer_if_long: Pricing<'_> = &|_, usage| {
+            let written = if usage.prompt_tokens() > 200 { 20_000 } else { 10_000 };
+            Ok(nano_dollars(usage.prompt_tokens() * 10_000 + usage.output_tokens * written))
+        };
+        let ask = sent(run.begin_model(asked(4_096), dearer_if_long, NOW), "/guard/budget/reserve", json!({}));
+        let left = r#"{"allow":false,"reason":"budget_exceeded","spent_usd":0.99,"reserved_usd":0,"remaining_usd":0.01,"limit_usd":1,"message":"Full."}"#;
+        let ask = sent(run.told(ask, Some(left)), "/guard/budget/reserve", json!({"usd": 0.01}));
+        let call = started(run.told(ask, Some(r#"{"allow":true,"reservation_id":"r1"}"#)));
+        assert_eq!(call.max_output(), Some(354));
     }
 
     #[test]

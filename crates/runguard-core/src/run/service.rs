@@ -20,7 +20,7 @@ use crate::detect::loops::{Called, Compared, LoopDetected, LoopDetector, LoopKin
 use crate::detect::sessions::{SessionKey, Sessions};
 use crate::detect::stall::{CallEffect, Rung, StallRule, StallSessions, StallSettings, Step, Verdict, result_fingerprint};
 use crate::fingerprint;
-use crate::ledger::{Cost, Limits, Unit, Unsettled};
+use crate::ledger::{Cost, Limits, Reserve, Unit, Unsettled};
 use crate::money::NanoDollars;
 use crate::object::Object;
 use crate::prices::{ServiceTier, Usage};
@@ -822,10 +822,16 @@ impl ServiceBudget {
         question.kept()
     }
 
-    /// The limit of which at least this share is spent, by the latest answer.
-    pub(super) fn spent_to(&self, share: f64) -> Option<(Unit, f64, f64)> {
+    /// The limit that is spent but for its reserve, by the latest answer.
+    pub(super) fn nearly_spent(&self, reserve: Reserve) -> Option<(Unit, f64, f64)> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.iter().copied().find(|(_, spent, limit)| *spent >= *limit * share)
+        seen.iter().copied().find(|(unit, spent, limit)| {
+            let [spent, limit] = [*spent, *limit].map(|value| match unit {
+                Unit::Usd => NanoDollars::from_dollars(value).map_or(0, |usd| usd.as_nanos() as u64),
+                Unit::Tokens | Unit::Calls => value as u64,
+            });
+            reserve.is_reached(*unit, spent, limit)
+        })
     }
 
     fn see(&self, answer: &ServiceReply<'_>) {

@@ -1,6 +1,7 @@
 //! What the stories of `sdk/stories.json` do not tell: services that are away.
 
 use super::*;
+use crate::calendar::Period;
 use crate::detect::stall::{Ladder, StallSettings};
 use crate::ledger::Limits;
 use crate::prices::{Prompt, Usage};
@@ -38,14 +39,14 @@ fn asked(progress: Progress, path: &str, fields: Value) -> Box<Ask> {
 #[test]
 fn a_limit_that_renews_is_no_end() {
     let day = Budget::new(one_dollar());
-    day.renew(Timestamp::from_millis(86_400_000), NOW);
+    day.renew(Period::Day, NOW, |_| Timestamp::from_millis(86_400_000));
     let mut run = run_with(Some(Money::InProcess(day.clone())), None);
     assert!(matches!(run.record(usd(1.0)), Progress::Done));
     let refused = run.before_model(NOW);
     assert!(matches!(&refused, Progress::Refused(Refusal::NotNow(trip)) if trip.message.contains("next period")), "{refused:?}");
     assert!(matches!(run.record(usd(0.5)), Progress::Refused(Refusal::NotNow(_))));
     assert_eq!(run.trip(), None);
-    day.renew(Timestamp::from_millis(172_800_000), Timestamp::from_millis(86_400_000));
+    day.renew(Period::Day, Timestamp::from_millis(86_400_000), |_| Timestamp::from_millis(172_800_000));
     assert!(matches!(run.before_model(NOW), Progress::Done));
 
     let mut run = over_service(Unanswered::Refused);

@@ -1,7 +1,7 @@
 //! A run that has spent most of what it may is told of once, and may go on with a cheaper model.
 
 use super::{Money, Run};
-use crate::ledger::Unit;
+use crate::ledger::{Reserve, Unit};
 use crate::limits::setters;
 use crate::money::NanoDollars;
 use serde::Serialize;
@@ -66,14 +66,12 @@ impl Run {
     }
 
     fn nearly_spent(&self) -> Option<Warning> {
-        let thousandths = self.warn.at_thousandths?;
+        let reserve = Reserve::but_for(self.warn.at_thousandths?);
         match self.budget.as_ref()? {
             Money::InProcess(budget) => {
-                budget.spent_to(thousandths).map(|near| Warning::new(near.unit, near.spent_value(), near.limit_value()))
+                budget.nearly_spent(reserve).map(|near| Warning::new(near.unit, near.spent_value(), near.limit_value()))
             }
-            Money::Service(budget) => {
-                budget.spent_to(thousandths as f64 / 1_000.0).map(|(unit, spent, limit)| Warning::new(unit, spent, limit))
-            }
+            Money::Service(budget) => budget.nearly_spent(reserve).map(|(unit, spent, limit)| Warning::new(unit, spent, limit)),
         }
     }
 }

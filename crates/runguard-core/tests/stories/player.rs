@@ -3,7 +3,7 @@
 use runguard_core::Timestamp;
 use runguard_core::budget::{Budget, Left, Limits, Reservation, call_key};
 use runguard_core::detect::loops::{LoopDetector, LoopSettings};
-use runguard_core::detect::stall::{CallEffect, Preset, StallSessions, error_fingerprint, result_fingerprint};
+use runguard_core::detect::stall::{self, CallEffect, Preset, StallSessions};
 use runguard_core::fingerprint;
 use runguard_core::ledger::Cost;
 use runguard_core::money::NanoDollars;
@@ -141,9 +141,10 @@ impl<'a> Player<'a> {
             "before_tool" => self.run.before_tool_of(step["agent"].as_str(), text("tool"), arguments(), NOW),
             "after_tool" => {
                 let words = if step["error"] == true { Some("") } else { step["error"].as_str() };
-                let error = words.map(|text| Failure { text, fingerprint: error_fingerprint(text) });
+                let outcome = stall::Outcome::of(step["result"].as_str(), words);
+                let error = words.zip(outcome.error).map(|(text, fingerprint)| Failure { text, fingerprint });
                 let effect = CallEffect::of(text("tool"), &step["args"].to_string());
-                let gave = Gave { result: step["result"].as_str().map(result_fingerprint), error, effect, tokens: 0 };
+                let gave = Gave { result: outcome.result, error, effect, tokens: 0 };
                 self.run.after_tool_of(step["agent"].as_str(), text("tool"), arguments(), gave, NOW)
             }
             "before_model" => self.run.before_model(NOW),

@@ -43,6 +43,9 @@ pub struct Upstream {
     /// The region that Bedrock is signed for; empty: as the address or the environment says.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub region: String,
+    /// The member that bounds the length of an answer in a chat.
+    #[serde(skip_serializing_if = "LengthField::is_auto")]
+    pub length_field: LengthField,
     /// What a model is priced and logged as, by the name that callers send: deployments have names of their own.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub models: BTreeMap<String, String>,
@@ -56,6 +59,24 @@ pub enum Speaks {
     OpenAi,
     Anthropic,
     Bedrock,
+}
+
+/// The member of a chat by which a server bounds its answer: not all read all of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LengthField {
+    /// By the address and the name of the model.
+    #[default]
+    Auto,
+    MaxTokens,
+    MaxCompletionTokens,
+}
+
+impl LengthField {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+    const fn is_auto(&self) -> bool {
+        matches!(self, Self::Auto)
+    }
 }
 
 /// What becomes of an answer whose caller has gone.

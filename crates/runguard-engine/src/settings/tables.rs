@@ -385,7 +385,7 @@ pub const SERVICE_KEYS: &[(&str, &str, &str, bool)] = &[
     (
         "gateway",
         "upstreams.openai.url",
-        "Where questions to /openai/v1 go: OpenAI, or any service that speaks like it. Others are reached under a name of your own, /NAME/v1: [gateway.upstreams.NAME] with url, speaks = \"openai\" (what it is without) or \"anthropic\", key_env or key_file, key_header (such as \"api-key\" for Azure), api_version (Azure's, for callers that send none) and models.\"NAME OF A DEPLOYMENT\" = \"gpt-4o\": what it is priced as.",
+        "Where questions to /openai/v1 go: OpenAI, or any service that speaks like it. Others are reached under a name of your own, /NAME/v1: [gateway.upstreams.NAME] with url, speaks = \"openai\" (what it is without) or \"anthropic\", key_env or key_file, key_header (such as \"api-key\" for Azure), api_version (Azure's, for callers that send none), length_field (\"max_tokens\" or \"max_completion_tokens\": what it reads as the bound of an answer in a chat; without it the second at OpenAI, at Azure and for OpenAI's models that think, else the first) and models.\"NAME OF A DEPLOYMENT\" = \"gpt-4o\": what it is priced as.",
         true,
     ),
     (
@@ -418,13 +418,13 @@ pub const SERVICE_KEYS: &[(&str, &str, &str, bool)] = &[
     (
         "gateway",
         "patience",
-        "How long a question waits for what others have set aside and may give back, before its answer is shortened or it is refused.",
+        "How long a question waits for what others have set aside and may give back, before its answer is shortened or it is blocked.",
         true,
     ),
     (
         "gateway",
         "when_caller_leaves",
-        "What becomes of a stream whose caller has gone: \"close\" leaves the provider too and bills what came, \"drain\" reads on to the provider's own count.",
+        "What becomes of a stream whose caller has gone: \"close\" leaves the provider too and bills what came, \"drain\" reads on to the provider's own count. Where something is limited and the model may be thinking unseen, it is read on in any case.",
         true,
     ),
     (

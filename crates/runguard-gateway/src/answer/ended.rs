@@ -1,6 +1,7 @@
 //! How an answer ended: why, in the provider's word, or with which mistake. Some tell it in a stream that began well.
 
 use http::StatusCode;
+use runguard_core::detect::stall::is_an_error;
 use runguard_core::text::cut;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -64,16 +65,7 @@ pub(super) fn mistake(event: &Value) -> Option<StatusCode> {
         "response.failed" => event.get("response").and_then(|response| response.get("error")),
         _ => event.get("error"),
     };
-    // Some servers have the member in every event.
-    let is_empty = |error: &Value| match error {
-        Value::Null => true,
-        Value::Bool(is_error) => !is_error,
-        Value::String(text) => text.is_empty(),
-        Value::Array(list) => list.is_empty(),
-        Value::Object(members) => members.is_empty(),
-        Value::Number(_) => false,
-    };
-    let error = match error.filter(|error| !is_empty(error)) {
+    let error = match error.filter(|error| is_an_error(error)) {
         Some(error) => error,
         // The Responses API tells it without an object of its own.
         None if matches!(kind, "error" | "response.failed") => event,
@@ -155,6 +147,7 @@ mod tests {
             (json!({"object": "response", "status": "failed", "error": null}), Some(500)),
             (json!({"object": "response", "status": "completed", "error": null}), None),
             (json!({"choices": [], "error": null}), None),
+            (json!({"choices": [], "error": 0}), None),
             (json!({"type": "message_start"}), None),
         ] {
             assert_eq!(mistake(&event).map(|status| status.as_u16()), status, "{event}");

@@ -166,7 +166,10 @@ fn what_has_no_known_price_is_noticed() {
     assert!(read("invoke", "stability.sd3-large-v1:0", &[], &json!({"prompt": "a"})).unmetered.is_some());
     assert!(read("invoke", "cohere.embed-english-v3", &[], &json!({"images": ["a"]})).unmetered.is_some());
     assert_eq!(read("converse", NOVA, &[], &json!({"additionalModelRequestFields": {"thinking": {"budget_tokens": 7}}})).thinking, 7);
-    assert_eq!(read("converse", NOVA, &[], &json!({"system": [{"text": "a"}, {"cachePoint": {"type": "default"}}]})).times_the_price, 2);
+    assert_eq!(
+        read("converse", NOVA, &[], &json!({"system": [{"text": "a"}, {"cachePoint": {"type": "default"}}]})).times_the_price.of_read(10),
+        20
+    );
 }
 
 #[test]

@@ -34,6 +34,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     routes: &[&ROUTE, &RESULT_ROUTE],
     slots: &[&SLOT],
     step: GuardedStep::ToolCall,
+    billed: None,
     holds: Holds::Flow,
     shows: logged::shows_nothing,
     retelling: || Box::new(EachByItself(again)),
@@ -83,8 +84,8 @@ const ACTION: AnswerField =
     says("action", AnswerKind::Text, "The action: its group with function, or with method and path, as it is kept in the log.");
 const FAILURES: AnswerField =
     says("failures", AnswerKind::Whole, "Failures of this very call, in a row or since any call of the session succeeded.");
-const MAX_FAILURES: AnswerField = says("max_failures", AnswerKind::Whole, "Refused: failures after which it is not run again.");
-const RETRYABLE: AnswerField = says("retryable", AnswerKind::Flag, "Refused: false.");
+const MAX_FAILURES: AnswerField = says("max_failures", AnswerKind::Whole, "Blocked: failures after which it is not run again.");
+const RETRYABLE: AnswerField = says("retryable", AnswerKind::Flag, "Blocked: false.");
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -6,8 +6,8 @@
 //! What the agent is to reach and what it may call decides nothing here. It is kept, so that a spiral can be told from its goal.
 
 use super::{
-    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Notice, Place, Probe, Route, RouteKind, Ruling,
-    RulingOf, Slot, falls_below, forget_earliest, says, stored_in_one_part, times,
+    AnswerKind, Billed, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Notice, Place, Probe, Route, RouteKind,
+    Ruling, RulingOf, Slot, falls_below, forget_earliest, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
@@ -35,6 +35,8 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     routes: &[&ROUTE, &RESULT_ROUTE],
     slots: &[&SLOT],
     step: GuardedStep::ToolCall,
+    // An agent's plan is what chose the action.
+    billed: Some(Billed::AiStep),
     holds: Holds::Flow,
     shows,
     retelling: || Box::new(EachByItself(again)),
@@ -77,7 +79,7 @@ pub static ROUTE: Route = Route {
         says("identical_calls", AnswerKind::Whole, "Identical: calls with the same parameters in the window."),
         says("cycle", AnswerKind::List, "Cycle: the actions of one round."),
         says("cycle_repeats", AnswerKind::Whole, "Cycle: rounds, this call included."),
-        says("ceiling", AnswerKind::Whole, "Refused: how many are allowed."),
+        says("ceiling", AnswerKind::Whole, "Blocked: how many are allowed."),
     ],
     reasons: &[
         Reason::TotalActionCeiling,

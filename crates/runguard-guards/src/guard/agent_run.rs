@@ -10,6 +10,7 @@
 //! A run that was stopped stays stopped: frameworks begin a failed task anew, and would pay for the same circle again. After `rest` it may
 //! go on.
 
+use super::judging::{Thresholds, Unenforced, Verdicts};
 use super::stall::Event as Happened;
 use super::{
     AnswerKind, Change, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind, Ruling, RulingOf,
@@ -18,7 +19,7 @@ use super::{
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind, PassedCall, SentStep};
 use crate::logged::{self, Doubts, EachByItself, Logged, Retold, RunSeen, Shows, Terms};
-use crate::policy::{GuardSettings, Policy, Section, Setting};
+use crate::policy::{GuardSettings, Mode, Policy, Section, Setting, Tree, merge};
 use runguard_core::detect::stall::{CallEffect, Kinds, Preset, PresetChoice, Rung, StallRule, StallSettings, StallState, Step, Verdict};
 use runguard_core::limits::{InvalidSetting, lasting};
 use runguard_core::reason::{GuardName, Reason};
@@ -37,6 +38,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     routes: &[&ROUTE],
     slots: &[&SLOT],
     step: GuardedStep::ModelCall,
+    billed: None,
     holds: Holds::Flow,
     shows,
     retelling: || Box::new(EachByItself(again)),
@@ -90,17 +92,59 @@ pub struct Settings {
     pub preset: PresetChoice,
     pub long_run_tokens: u64,
     pub rest: Span,
+    pub stall: Over,
+    #[serde(skip)]
+    unenforced: Unenforced,
 }
 
 impl Settings {
-    fn thresholds(&self, preset: Preset) -> StallSettings {
-        preset.settings().long_run_tokens(self.long_run_tokens)
+    fn thresholds(&self, preset: Preset) -> Thresholds {
+        let settings = self.stall.thresholds[preset as usize].clone();
+        self.unenforced.thresholds(if self.long_run_tokens > 0 { settings.long_run_tokens(self.long_run_tokens) } else { settings })
+    }
+}
+
+/// Thresholds that are laid over those of the preset, whichever it is: what is not named stays the preset's.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(try_from = "Tree", into = "Tree")]
+pub struct Over {
+    named: Tree,
+    /// As they come to, in the order of [`Preset::ALL`].
+    thresholds: Arc<[StallSettings]>,
+}
+
+impl TryFrom<Tree> for Over {
+    type Error = String;
+
+    fn try_from(named: Tree) -> Result<Self, String> {
+        let over = |preset: Preset| {
+            let serde_json::Value::Object(mut all) = serde_json::json!(preset.settings()) else { return Ok(preset.settings()) };
+            merge(&mut all, &named);
+            let settings: StallSettings = serde_json::from_value(all.into()).map_err(|problem| problem.to_string())?;
+            settings.check().map_err(|problem| problem.to_string())?;
+            Ok(settings)
+        };
+        let thresholds = Preset::ALL.into_iter().map(over).collect::<Result<_, String>>()?;
+        Ok(Self { named, thresholds })
+    }
+}
+
+impl From<Over> for Tree {
+    fn from(over: Over) -> Self {
+        over.named
+    }
+}
+
+impl Default for Over {
+    fn default() -> Self {
+        Self { named: Tree::new(), thresholds: Preset::ALL.into_iter().map(Preset::settings).collect() }
     }
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { preset: PresetChoice::default(), long_run_tokens: 0, rest: Span::from_seconds(3600) }
+        let (preset, stall, unenforced) = (PresetChoice::default(), Over::default(), Unenforced::default());
+        Self { preset, long_run_tokens: 0, rest: Span::from_seconds(3600), stall, unenforced }
     }
 }
 
@@ -108,6 +152,7 @@ impl GuardSettings for Settings {
     const GUARD: GuardName = GuardName::AgentRun;
     const SECTION: &'static [&'static str] = &["agent_run"];
     const SUBJECTS: &'static str = "models";
+    const RULES_OF: Option<GuardName> = Some(GuardName::Stall);
     const SETTINGS: &'static [Setting] = &[
         Setting {
             key: "preset",
@@ -115,9 +160,13 @@ impl GuardSettings for Settings {
         },
         Setting {
             key: "long_run_tokens",
-            about: "Tokens of questions after which a run in which a check failed again after a change is stopped; 0 is never. What is much depends on the kind of run: `runguard tune` says it.",
+            about: "Tokens of questions after which a run in which a check failed again after a change, or a file was put back the third time, is stopped; 0 leaves it to the key of the same name below `stall`, where `runguard tune` writes what is much for a kind of run, and which this one goes before.",
         },
         Setting { key: "rest", about: "How long a run that was stopped stays so." },
+        Setting {
+            key: "stall",
+            about: "Thresholds of the stall detector that are laid over those of the preset: a table with the keys of [guards.stall].",
+        },
     ];
 
     fn longest_window(&self) -> Span {
@@ -126,6 +175,10 @@ impl GuardSettings for Settings {
 
     fn check(&self) -> Result<(), InvalidSetting> {
         lasting("rest", self.rest)
+    }
+
+    fn has_modes(&mut self, mode_of: &dyn Fn(Reason) -> Mode) {
+        self.unenforced = Unenforced::of(mode_of);
     }
 }
 
@@ -235,34 +288,34 @@ pub enum Event {
 }
 
 impl Event {
-    /// Applies it, and gives the verdict by these settings.
-    fn happen(&self, settings: &StallSettings, state: &mut State) -> Verdict {
+    /// Applies it, and gives the verdicts by these thresholds.
+    fn happen(&self, thresholds: &Thresholds, state: &mut State) -> Verdicts {
         let (id, happened, followed) = match self {
             Self::Call { id, happened } => (id, happened, &mut state.calls),
             Self::Talk { id, happened } => (id, happened, &mut state.talk),
             Self::Stopped(stopped) => {
                 state.stopped = Some(stopped.clone());
-                return Verdict::default();
+                return Verdicts::default();
             }
             Self::BeganAnew => {
                 (state.calls, state.talk) = (StallState::default(), StallState::default());
-                return Verdict::default();
+                return Verdicts::default();
             }
             Self::Held(held) => {
                 state.held = Some(held.clone());
-                return Verdict::default();
+                return Verdicts::default();
             }
             Self::Resumed => {
                 *state = State { told: std::mem::take(&mut state.told), ..State::default() };
-                return Verdict::default();
+                return Verdicts::default();
             }
             Self::Judged(judged) => {
                 state.judged = Some(judged.clone());
-                return Verdict::default();
+                return Verdicts::default();
             }
             Self::Asked(tokens) => {
                 state.calls.spent(*tokens);
-                return Verdict::default();
+                return Verdicts::default();
             }
         };
         state.judged = None;
@@ -272,7 +325,7 @@ impl Event {
         state.told.push(*id);
         let beyond = state.told.len().saturating_sub(MOST_TOLD);
         state.told.drain(..beyond);
-        happened.happen(settings, followed)
+        happened.judged(thresholds, followed)
     }
 
     fn own_settings(&self) -> StallSettings {
@@ -298,7 +351,7 @@ impl Guard for AgentRun {
     }
 
     fn apply(state: &mut State, event: &Event, _at: Timestamp) {
-        event.happen(&event.own_settings(), state);
+        event.happen(&Thresholds::new(event.own_settings()), state);
     }
 }
 
@@ -566,11 +619,13 @@ impl Decide for Request {
         }
         // Whoever is told that a run was stopped, and speaks, wants it to go on.
         let has_person = news.iter().any(|step| matches!(step.what, What::UserSpoke));
-        let holds = |stopped: &&Stopped| moment.now.still_counts(stopped.at, settings.rest) && !has_person;
+        let is_enforced = |stopped: &Stopped| !settings.unenforced.has(stopped.rule);
+        let holds = |stopped: &&Stopped| moment.now.still_counts(stopped.at, settings.rest) && !has_person && is_enforced(stopped);
         if let Some(stopped) = state.stopped.as_ref().filter(holds) {
             let verdict = Verdict { rung: Rung::Stop, rule: Some(stopped.rule), count: stopped.count };
             let found = Found { verdict, tool: stopped.tool.clone(), new_steps: 0, held: None };
-            let finding = Finding::new(Reason::RunStalled, found.clone(), Some(stopped.at.plus(settings.rest)));
+            let until = Some(stopped.at.plus(settings.rest));
+            let finding = Finding { rule: Some(stopped.rule.reason()), ..Finding::new(Reason::RunStalled, found.clone(), until) };
             return Ruling { findings: vec![finding], pass: found, events: Vec::new() };
         }
         // The same question again hears the same: it is no step, and whoever was to be told has not heard it.
@@ -589,6 +644,7 @@ impl Decide for Request {
             events.push(anew);
         }
         let mut found = Found { verdict: Verdict::default(), tool: String::new(), new_steps: news.len() as u32, held: None };
+        let mut enforced = found.clone();
         let last_round = news.last().and_then(|step| step.round());
         let last_effect = news.iter().rposition(|step| !matches!(step.what, What::UserSpoke));
         for (number, step) in news.iter().enumerate() {
@@ -596,31 +652,34 @@ impl Decide for Request {
             if kind != preset {
                 (preset, thresholds) = (kind, settings.thresholds(kind));
             }
-            let event = step.event(&thresholds);
-            let verdict = event.happen(&thresholds, &mut after);
+            let event = step.event(&thresholds.all);
+            let verdicts = event.happen(&thresholds, &mut after);
             events.push(event);
             // What was got out of is no reason to stop. Of calls that were made side by side each may be one; and what is answered to
             // words is said by whoever counts as a person.
             let is_last_word = Some(number) == last_effect && matches!(step.what, What::Talk { .. });
             let is_latest = number + 1 == news.len() || is_last_word || (last_round.is_some() && step.round() == last_round);
-            if is_latest && verdict.rung >= found.verdict.rung {
-                found = Found { verdict, tool: step.tool().to_owned(), ..found };
+            for (highest, verdict) in [(&mut found, verdicts.all), (&mut enforced, verdicts.enforced)] {
+                if is_latest && verdict.rung >= highest.verdict.rung {
+                    (highest.verdict, highest.tool) = (verdict, step.tool().to_owned());
+                }
             }
         }
-        let findings = match found.verdict.rule.filter(|_| found.verdict.rung >= Rung::Block) {
-            Some(rule) => {
-                let stopped = Stopped { at: moment.now, rule, count: found.verdict.count, tool: found.tool.clone() };
-                let events = events.iter().cloned().chain([Event::Stopped(stopped.clone())]).collect();
-                vec![Finding { events, ..Finding::new(Reason::RunStalled, found.clone(), Some(stopped.at.plus(settings.rest))) }]
-            }
-            None => Vec::new(),
+        let finding = |found: Found| {
+            let rule = found.verdict.rule.filter(|_| found.verdict.rung >= Rung::Block)?;
+            let stopped = Stopped { at: moment.now, rule, count: found.verdict.count, tool: found.tool.clone() };
+            let until = Some(stopped.at.plus(settings.rest));
+            let events = events.iter().cloned().chain([Event::Stopped(stopped)]).collect();
+            Some(Finding { events, rule: Some(rule.reason()), ..Finding::new(Reason::RunStalled, found, until) })
         };
+        let verdicts = Verdicts { all: found.verdict, enforced: enforced.verdict };
+        let findings = verdicts.each().zip([found.clone(), enforced]).filter_map(|(_, found)| finding(found)).collect();
         if let (Some(rule), Some(step)) = (found.verdict.rule, self.last_step()) {
             let Found { verdict, tool, .. } = &found;
             events.push(Event::Judged(Judged { step, rung: verdict.rung, rule, count: verdict.count, tool: tool.clone() }));
         }
         // One that tells nothing new is tried again, or has nothing to tell: of such a run nothing need be known.
-        if settings.long_run_tokens > 0 && self.tokens > 0 && !news.is_empty() {
+        if thresholds.all.long_run_tokens > 0 && self.tokens > 0 && !news.is_empty() {
             events.push(Event::Asked(self.tokens));
         }
         Ruling { findings, pass: found, events }
@@ -756,6 +815,30 @@ mod tests {
     }
 
     #[test]
+    fn thresholds_are_laid_over_the_preset_and_each_rule_has_a_mode() {
+        let same: Vec<_> = (0..8).map(|number| call(number, "a", "x")).collect();
+        assert_eq!(refused_at(json!({"stall": {"identical": {"stop": 6}, "novelty_window": 0}}), &same), Some(6));
+        assert_eq!(refused_at(json!({"stall": {"identical": {"stop": 6}}}), &same), Some(6), "before its news run out");
+        let said = json!({"rules": {"stalled_identical": "observe"}, "stall": {"novelty_window": 0}});
+        assert_eq!(refused_at(said, &same), None, "one rule only watches");
+        assert_eq!(refused_at(json!({"rules": {"stalled_cycle": "observe"}}), &same), Some(4), "and the others do not");
+        let clicks: Vec<_> = (0..12)
+            .map(|page| json!({"id": page.to_string(), "tool": "click", "args": page.to_string(), "result": page.to_string(), "does": format!("acts {}", page % 3)}))
+            .collect();
+        assert_eq!(refused_at(json!({"stall": {"identical": {"stop": 6}}}), &clicks), Some(9), "the rest stays the preset's");
+        assert_eq!(refused_at(json!({"stall": {"highest": "steer"}}), &same), None);
+        let refused = |settings: serde_json::Value| {
+            let tree = json!({"agent_run": settings});
+            Policy::build(tree.as_object().unwrap(), &["guards"]).map(drop).unwrap_err()
+        };
+        let unknown = refused(json!({"stall": {"identicl": {"stop": 6}}}));
+        assert!(unknown.path == ["guards", "agent_run", "stall", "identicl"] && unknown.problem.contains("identicl"), "{unknown:?}");
+        let wrong = refused(json!({"stall": {"identical": {"stop": 1}}}));
+        assert!(wrong.problem.contains("one step is never a stall"), "{wrong:?}");
+        assert!(refused(json!({"rules": {"loop_detected": "off"}})).problem.contains("stalled_identical"));
+    }
+
+    #[test]
     fn a_state_from_before_anything_was_judged_is_read() {
         let before = encode(&State { told: vec![7], ..State::default() });
         let state = State::load(&[Some(&before)]);
@@ -768,22 +851,28 @@ mod tests {
 
     #[test]
     fn a_run_whose_questions_got_dear_is_stopped_where_somebody_says_what_is_much() {
-        let mut story = Story::with_settings_of(&["agent_run"], json!({"long_run_tokens": 100_000}));
-        let mut steps = Vec::new();
-        let mut rungs = Vec::new();
-        for number in 0..5 {
-            steps.push(json!({"id": format!("c{number}"), "tool": "bash", "args": format!("echo {number}"), "result": "x", "does": "changes", "round": format!("{number}")}));
-            steps.push(json!({"id": format!("t{number}"), "tool": "bash", "args": "pytest", "error": format!("e{number}"), "does": "runs", "round": format!("{number}b")}));
-            let asks = operation("/guard/agent-run", json!({"session_id": "r", "steps": steps, "whole": true, "tokens": 30_000}));
-            story.at(0).run(&*asks);
-            rungs.push(story.fact("rung"));
+        for much in [
+            json!({"long_run_tokens": 100_000}),
+            json!({"stall": {"long_run_tokens": 100_000}}),
+            json!({"long_run_tokens": 100_000, "stall": {"long_run_tokens": 9_000_000}}),
+        ] {
+            let mut story = Story::with_settings_of(&["agent_run"], much.clone());
+            let mut steps = Vec::new();
+            let mut rungs = Vec::new();
+            for number in 0..5 {
+                steps.push(json!({"id": format!("c{number}"), "tool": "bash", "args": format!("echo {number}"), "result": "x", "does": "changes", "round": format!("{number}")}));
+                steps.push(json!({"id": format!("t{number}"), "tool": "bash", "args": "pytest", "error": format!("e{number}"), "does": "runs", "round": format!("{number}b")}));
+                let asks = operation("/guard/agent-run", json!({"session_id": "r", "steps": steps, "whole": true, "tokens": 30_000}));
+                story.at(0).run(&*asks);
+                rungs.push(story.fact("rung"));
+            }
+            let expected = ["go_on", "go_on", "go_on", "steer", "stop"];
+            assert_eq!(
+                rungs,
+                expected.map(|rung| Some(Value::from(rung))),
+                "{much}: 90,000 were used before the fourth question, 120,000 before the fifth"
+            );
         }
-        let expected = ["go_on", "go_on", "go_on", "steer", "stop"];
-        assert_eq!(
-            rungs,
-            expected.map(|rung| Some(Value::from(rung))),
-            "90,000 were used before the fourth question, 120,000 before the fifth"
-        );
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! A breaker for an upstream API, shared by all sessions of a tenant: the circuit of [`runguard_core::breaker`], behind a door.
 
 use super::{
-    AnswerKind, Change, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, LivesWith, Moment, Notice, Outcome, Place, Probe,
-    Route, RouteKind, Ruling, RulingOf, Scope, Slot, Stored, changes, decode, encode, says,
+    AnswerKind, Billed, Change, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, LivesWith, Moment, Notice, Outcome, Place,
+    Probe, Route, RouteKind, Ruling, RulingOf, Scope, Slot, Stored, changes, decode, encode, says,
 };
 use crate::answer::Facts;
 use crate::answer::{Answer, Value};
@@ -29,6 +29,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     routes: &[&CHECK_ROUTE, &RECORD_ROUTE],
     slots: &[&ENDPOINT_SLOT, &SESSION_SLOT],
     step: GuardedStep::ToolCall,
+    billed: Some(Billed::Call),
     holds: Holds::Flow,
     shows,
     retelling: || Box::new(Retelling::default()),
@@ -55,12 +56,12 @@ pub static CHECK_ROUTE: Route = Route {
         says("failure_threshold", AnswerKind::Whole, "Allowed: so many of them open the circuit."),
         says("permit_id", AnswerKind::Text, "Allowed: give it back with the result."),
         says("probe", AnswerKind::Flag, "Allowed: this call tests whether the endpoint has recovered."),
-        says("phase", AnswerKind::Text, "Refused: open or half_open."),
-        says("forced", AnswerKind::Flag, "Refused: an operator opened the circuit."),
+        says("phase", AnswerKind::Text, "Blocked: open or half_open."),
+        says("forced", AnswerKind::Flag, "Blocked: an operator opened the circuit."),
         says("recent_failures", AnswerKind::Whole, "Just tripped: failures counted."),
         says("failure_window_seconds", AnswerKind::Whole, "Just tripped: the window they were counted in."),
         says("recovery_seconds", AnswerKind::Whole, "Just tripped: how long it stays open."),
-        says("recovery_seconds_remaining", AnswerKind::Whole, "Refused: seconds until the next probe."),
+        says("recovery_seconds_remaining", AnswerKind::Whole, "Blocked: seconds until the next probe."),
         says("session_attempts", AnswerKind::Whole, "Session ceiling: attempts counted."),
         says("ceiling", AnswerKind::Whole, "Session ceiling: attempts allowed."),
     ],
@@ -362,8 +363,9 @@ impl RecordRequest {
     /// Through a door pass the calls of many: an endpoint that fails some of them and mostly works is not left alone, and one that says when it
     /// has room again is left alone until then.
     fn as_a_door_knows(&self, call: &PassedCall, events: &mut Vec<Event>, phase: Phase, now: Timestamp) {
+        // Nor does what others count as a failure: a door that few calls pass would open the circuit of all with it.
         if call.mostly_works && phase == Phase::Closed {
-            events.retain(|event| !matches!(event, Event::Tripped { .. }));
+            events.retain(|event| !matches!(event, Event::Tripped { .. } | Event::Failed { .. }));
         }
         let Some(seconds) = self.retry_after_seconds.filter(|_| self.status_code == Some(429)) else { return };
         for event in events {
@@ -428,7 +430,16 @@ impl Decide for RecordRequest {
             retry_after: self.retry_after_seconds.map(Span::from_seconds),
         };
         let caller = caller_of(state, self.call.as_ref());
-        let mut events = counted(state.endpoint.record(&caller, &result, &settings.circuit, moment.now), self.call.as_ref());
+        // What the door did not count while the model mostly worked counts with what shows that it does not.
+        let uncounted = self.call.as_ref().map_or(0, |call| if call.mostly_works { 0 } else { call.uncounted });
+        let keep = settings.circuit.failure_threshold;
+        let is_counted = self.failed && state.endpoint.phase() == Phase::Closed;
+        let mut events: Vec<Event> = (0..if is_counted { uncounted.min(keep) } else { 0 }).map(|_| Event::Failed { keep }).collect();
+        let mut endpoint = Cow::Borrowed(&state.endpoint);
+        for event in &events {
+            endpoint.to_mut().apply(event, moment.now);
+        }
+        events.extend(counted(endpoint.record(&caller, &result, &settings.circuit, moment.now), self.call.as_ref()));
         if let Some(call) = &self.call {
             self.as_a_door_knows(call, &mut events, state.endpoint.phase(), moment.now);
         }
@@ -829,7 +840,10 @@ mod tests {
         for _ in 0..30 {
             assert_eq!(story.at(0).tells(&failed(true, None)), None, "of many calls a few fail");
         }
-        assert_eq!(story.at(0).tells(&failed(false, Some(3))), Some(Notice::CircuitTripped));
+        assert_eq!(story.at(0).tells(&failed(false, Some(3))), None, "what another door did not count says nothing to a quiet one");
+        let mut dead = failed(false, Some(3));
+        dead.call.as_mut().unwrap().uncounted = 30;
+        assert_eq!(story.at(0).tells(&dead), Some(Notice::CircuitTripped), "the door that saw them fail counts them by then");
         assert_eq!(story.at(1_000).refuses(&check("run")), Reason::CircuitJustTripped);
         assert_eq!(story.retry_after_seconds(), Some(2), "no longer than it asked for");
         assert!(story.at(3_000).allows(&check("run")));

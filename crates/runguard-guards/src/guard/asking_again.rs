@@ -33,7 +33,7 @@ pub(super) const SPOKEN_AT: &str = "(?:arroba|arobase|chiocciola|klammeraffe|ÑĞ
 pub(crate) type Patterns = BTreeMap<String, Pattern>;
 
 pub(super) fn patterns(built_in: &[(&str, &str)]) -> Patterns {
-    built_in.iter().map(|(subject, pattern)| ((*subject).to_owned(), Pattern::of(pattern))).collect()
+    built_in.iter().map(|(subject, pattern)| ((*subject).to_owned(), Pattern::built_in(pattern))).collect()
 }
 
 pub(super) fn each_pattern(patterns: &mut Patterns, visit: &mut VisitPattern<'_>) -> Result<(), SettingsProblem> {

@@ -15,17 +15,18 @@
 //! that a caller gives for it holds for that one question.
 
 mod answer;
+mod figures;
 mod path;
 mod request;
 mod routes;
 pub(crate) mod row;
 mod scopes;
 mod settings;
-mod standing;
 #[cfg(test)]
 mod tests;
 
 pub use self::answer::{Block, Pass};
+pub use self::figures::{BudgetFigures, Watched};
 use self::path::OnPath;
 pub use self::request::Request;
 use self::routes::Act;
@@ -35,7 +36,6 @@ use self::scopes::Drawn;
 pub use self::scopes::Scopes;
 use self::settings::ceiling;
 pub use self::settings::{Settings, UnknownModels};
-pub use self::standing::{Standing, Watched};
 use super::{
     Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, LivesWith, Moment, Place, Route, Ruling, RulingOf, Scope as PlaceScope,
     Slot, Stored, encode,
@@ -58,6 +58,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     routes: &[&CHECK_ROUTE, &RECORD_ROUTE, &RESERVE_ROUTE, &COMMIT_ROUTE, &RELEASE_ROUTE],
     slots: &[&SLOT, &SCOPE_SLOT],
     step: GuardedStep::ModelCall,
+    billed: None,
     holds: Holds::Money,
     shows: row::shows,
     retelling: || Box::new(row::Retelling::default()),
@@ -131,7 +132,12 @@ impl Guard for Budget {
         let events: Vec<Event> = postcard::from_bytes(events).ok()?;
         let settled = events.into_iter().filter_map(|Event { steps, entry }| match entry {
             Entry::Reserved { id, .. } | Entry::ReservedOrSpent { id, .. } => Some(Event { steps, entry: Entry::Settled { id } }),
-            Entry::Limited(_) | Entry::Spent(_) | Entry::Settled { .. } | Entry::Counted { .. } | Entry::Began { .. } => None,
+            Entry::Limited(_)
+            | Entry::Spent(_)
+            | Entry::Settled { .. }
+            | Entry::Counted { .. }
+            | Entry::Began { .. }
+            | Entry::TakenBack { .. } => None,
         });
         let settled: Vec<Event> = settled.collect();
         (!settled.is_empty()).then(|| encode(&settled))
@@ -194,7 +200,7 @@ impl Decide for Request {
         let (own, ceiling) = (self.own_limits(settings), ceiling(settings));
         let dollars = if self.limits.usd.is_some() { "max_usd" } else { "max_credits" };
         let all = [over(dollars, own.usd, ceiling.usd), over("max_tokens", own.tokens, ceiling.tokens), over("cap", own.cap, ceiling.cap)];
-        all.into_iter().flatten().collect()
+        all.into_iter().flatten().chain(self.unlimited_scopes(settings)).collect()
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
@@ -227,7 +233,7 @@ impl Decide for Request {
                 Some((exceeded.reason(), Block::Exceeded(exceeded), clears_at))
             }
             Ok(()) => on_path().find_map(|(steps, OnPath { account, .. })| {
-                let block = self.is_full_at(steps, account, now)?;
+                let block = self.is_full_at(steps, account, cost, now)?;
                 Some((Reason::TooManyReservations, block, account.next_expiry(now)))
             }),
         };

@@ -6,8 +6,8 @@
 
 use super::asking_again::{DATE, SPOKEN_AT};
 use super::{
-    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route, RouteKind, Ruling, RulingOf,
-    Slot, says, stored_in_one_part, times,
+    AnswerKind, Billed, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route, RouteKind, Ruling,
+    RulingOf, Slot, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
@@ -32,6 +32,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     routes: &[&ROUTE],
     slots: &[&SLOT],
     step: GuardedStep::Question,
+    billed: Some(Billed::AiStep),
     holds: Holds::Flow,
     shows,
     retelling: || Box::new(EachByItself(again)),
@@ -149,7 +150,10 @@ impl Default for Settings {
         ]
         .into_iter()
         .map(|(name, machine, colloquial, hint)| {
-            (name.to_owned(), Entity { machine: Pattern::of(machine), colloquial: Pattern::of(colloquial), hint: hint.to_owned() })
+            (
+                name.to_owned(),
+                Entity { machine: Pattern::built_in(machine), colloquial: Pattern::built_in(colloquial), hint: hint.to_owned() },
+            )
         })
         .collect();
         Self { max_attempts: 4, max_hints: 10, window: Span::from_seconds(3600), entities }

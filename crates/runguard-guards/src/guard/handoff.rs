@@ -4,8 +4,8 @@
 //! that the target has failed before. A ceiling over all transfers catches the long way round.
 
 use super::{
-    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route, RouteKind, Ruling, RulingOf,
-    Slot, falls_below, forget_earliest, says, stored_in_one_part, times,
+    AnswerKind, Billed, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route, RouteKind, Ruling,
+    RulingOf, Slot, falls_below, forget_earliest, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
@@ -28,6 +28,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     routes: &[&ROUTE],
     slots: &[&SLOT],
     step: GuardedStep::Handover,
+    billed: Some(Billed::AiStep),
     holds: Holds::Flow,
     shows,
     retelling: || Box::new(EachByItself(again)),
@@ -53,9 +54,9 @@ pub static ROUTE: Route = Route {
         says("handoffs_remaining", AnswerKind::Whole, "Allowed: transfers left."),
         says("total_handoffs", AnswerKind::Whole, "Ceiling: transfers counted."),
         says("target_visits", AnswerKind::Whole, "Cycle: how often the target was visited."),
-        says("ceiling", AnswerKind::Whole, "Refused: how many are allowed."),
-        says("chain", AnswerKind::List, "Refused: the bots visited, in order."),
-        says("handoff_chain", AnswerKind::List, "Refused: the same as chain."),
+        says("ceiling", AnswerKind::Whole, "Blocked: how many are allowed."),
+        says("chain", AnswerKind::List, "Blocked: the bots visited, in order."),
+        says("handoff_chain", AnswerKind::List, "Blocked: the same as chain."),
     ],
     reasons: &[Reason::HandoffCeilingReached, Reason::CycleDetected],
     read: |input| {

@@ -8,7 +8,7 @@ pub mod voiceflow;
 
 pub use self::botpress::{BOTPRESS_ROUTE, Botpress, BotpressSettings};
 pub use self::voiceflow::{CHECK_ROUTE, RECORD_ROUTE, Voiceflow, VoiceflowSettings};
-use super::{GuardEntry, GuardedStep, Holds, Lasts, NamedBy, Slot};
+use super::{Billed, GuardEntry, GuardedStep, Holds, Lasts, NamedBy, Slot};
 use crate::logged::EachByItself;
 use crate::pattern::Patterns;
 use crate::policy::{self, AnySection, Section, SectionInfo, SettingsProblem, Tree};
@@ -46,6 +46,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     routes: &[&BOTPRESS_ROUTE, &CHECK_ROUTE, &RECORD_ROUTE],
     slots: &[&BOTPRESS_SLOT, &VOICEFLOW_SLOT],
     step: GuardedStep::Retrieval,
+    billed: Some(Billed::AiStep),
     holds: Holds::Flow,
     shows: row::shows,
     retelling: || Box::new(EachByItself(row::again)),

@@ -34,6 +34,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     routes: &[&ROUTE, &CHECK_ROUTE],
     slots: &[&SLOT],
     step: GuardedStep::ToolCall,
+    billed: None,
     holds: Holds::Flow,
     shows: logged::shows_nothing,
     retelling: || Box::new(Retelling::default()),
@@ -76,9 +77,9 @@ pub static CHECK_ROUTE: Route = Route {
 
 const ANSWERS: &[super::AnswerField] = &[
     says("tool", AnswerKind::Text, "The call asked about."),
-    says("pattern", AnswerKind::List, "Refused: one round of the loop, oldest call first."),
-    says("repeats", AnswerKind::Whole, "Refused: rounds, this call included."),
-    says("cycle_len", AnswerKind::Whole, "Refused: calls in one round."),
+    says("pattern", AnswerKind::List, "Blocked: one round of the loop, oldest call first."),
+    says("repeats", AnswerKind::Whole, "Blocked: rounds, this call included."),
+    says("cycle_len", AnswerKind::Whole, "Blocked: calls in one round."),
     says("max_calls", AnswerKind::Whole, "Ceiling: calls allowed."),
     says("calls_in_window", AnswerKind::Whole, "Ceiling: calls counted."),
 ];
@@ -277,7 +278,7 @@ type OwnThresholds = [Option<u64>; 4];
 
 const OWN_THRESHOLDS: Doubt =
     Doubt::of_guard(0, "calls came with thresholds of their own: these are kept, also where only earlier calls of the run tell them");
-const MAY_NOT_COUNT: Doubt = Doubt::of_guard(1, "refused calls would pass and are counted: whether they only asked is not kept");
+const MAY_NOT_COUNT: Doubt = Doubt::of_guard(1, "blocked calls would pass and are counted: whether they only asked is not kept");
 
 /// The call that is kept tells calls apart as well as the arguments did. A refused one does not tell its own thresholds.
 #[derive(Debug, Default)]

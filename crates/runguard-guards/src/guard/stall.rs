@@ -4,6 +4,7 @@
 //! model the nudge), or refused: *block* (do not make this call again) and *stop* (end the run). A pair that is refused
 //! has happened all the same, so it counts.
 
+use super::judging::{Thresholds, Unenforced, Verdicts};
 use super::{
     AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind, Ruling, RulingOf, Slot,
     says, stored_in_one_part,
@@ -11,9 +12,9 @@ use super::{
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
 use crate::logged::{self, Doubt, Doubts, EachByItself, Logged, Retold, Terms, Traced, Traces};
-use crate::policy::{GuardSettings, Policy, Section, Setting};
+use crate::policy::{GuardSettings, Mode, Policy, Section, Setting};
 use runguard_core::detect::stall::{
-    CallEffect, Ladder, Rung, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint,
+    CallEffect, Ladder, Outcome, Rung, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint,
 };
 use runguard_core::fingerprint;
 use runguard_core::limits::InvalidSetting;
@@ -21,6 +22,7 @@ use runguard_core::reason::{GuardName, Reason};
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
@@ -32,6 +34,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     routes: &[&ROUTE],
     slots: &[&SLOT],
     step: GuardedStep::ToolCall,
+    billed: None,
     holds: Holds::Flow,
     shows: logged::shows_nothing,
     retelling: || Box::new(EachByItself(again)),
@@ -94,7 +97,7 @@ pub static ROUTE: Route = Route {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Settings(pub StallSettings);
+pub struct Settings(pub Thresholds);
 
 impl GuardSettings for Settings {
     const GUARD: GuardName = GuardName::Stall;
@@ -129,7 +132,7 @@ impl GuardSettings for Settings {
         Setting { key: "failing", about: "Calls in a row that fail, whatever they say: how many steer, block, stop." },
         Setting {
             key: "long_run",
-            about: "Calls of a run in which a check failed again after a change: how many steer, block, stop. What is long depends on the kind of run: `runguard tune` says it.",
+            about: "Calls of a run in which a check failed again after a change or a file was put back the third time: how many steer, block, stop. What is long depends on the kind of run: `runguard tune` says it.",
         },
         Setting {
             key: "long_run_tokens",
@@ -145,7 +148,11 @@ impl GuardSettings for Settings {
     }
 
     fn check(&self) -> Result<(), InvalidSetting> {
-        self.0.check()
+        self.0.all.check()
+    }
+
+    fn has_modes(&mut self, mode_of: &dyn Fn(Reason) -> Mode) {
+        self.0 = Unenforced::of(mode_of).thresholds(std::mem::take(&mut self.0).all);
     }
 }
 
@@ -222,7 +229,7 @@ impl Event {
     }
 
     /// Applies it, and gives the verdict by these settings.
-    pub(super) fn happen(&self, settings: &StallSettings, state: &mut StallState) -> Verdict {
+    fn happen(&self, settings: &StallSettings, state: &mut StallState) -> Verdict {
         match self {
             Self::Called(seen) => state.observe(settings, seen.step(CallEffect::Unknown)),
             Self::Did(seen, effect) => state.observe(settings, seen.step(*effect)),
@@ -236,6 +243,11 @@ impl Event {
                 Verdict::default()
             }
         }
+    }
+
+    /// Applies it, and gives the verdicts by these thresholds.
+    pub(super) fn judged(&self, thresholds: &Thresholds, state: &mut StallState) -> Verdicts {
+        thresholds.judge(state, |settings, state| self.happen(settings, state))
     }
 
     /// Settings that change a state as those did under which the event was made.
@@ -298,8 +310,10 @@ impl Request {
             What::Message(text_or("message_hash").unwrap_or_else(|| result_fingerprint(&input.text("message"))))
         } else {
             let args = text_or("args_hash").or_else(|| input.json("args").map(|args| xxh3_64(fingerprint::of_json(args).as_bytes())));
-            let result = text_or("result_hash").or_else(|| input.json("result").map(|result| result_fingerprint(result.get())));
-            let error = text_or("error_hash").or_else(|| (!error.is_empty()).then(|| error_fingerprint(&error)));
+            let words = Some(error.as_str()).filter(|error| !error.is_empty());
+            // A hash stands for all of the words, of which there may be but the beginning.
+            let told = Outcome::of(input.json("result").map(RawValue::get), words.filter(|_| input.text("error_hash").is_empty()));
+            let (result, error) = (text_or("result_hash").or(told.result), text_or("error_hash").or(told.error));
             let told = || CallEffect::from_text(&input.text("does"));
             let effect = input.json("args").map_or_else(told, |args| CallEffect::of(&tool, args.get()));
             What::Call { args: args.unwrap_or(0), result, error, round: text_or("round"), effect }
@@ -336,16 +350,18 @@ fn traced(logged: &Logged<'_>) -> Traced {
     let kept: Kept<'_> = logged::read(&logged.row.input);
     let shown = kept.error.to_string();
     match told(logged).map(|(event, _)| event) {
-        Some(Event::Called(Seen { args, result, error, .. })) => {
-            Traced::Call { arguments: Some(args), result, error, shown, effect: CallEffect::Unknown }
+        Some(Event::Called(Seen { args, result, error, round, .. })) => {
+            Traced::Call { arguments: Some(args), result, error, shown, effect: CallEffect::Unknown, round }
         }
-        Some(Event::Did(Seen { args, result, error, .. }, effect)) => Traced::Call { arguments: Some(args), result, error, shown, effect },
+        Some(Event::Did(Seen { args, result, error, round, .. }, effect)) => {
+            Traced::Call { arguments: Some(args), result, error, shown, effect, round }
+        }
         Some(Event::Said { text, .. }) => Traced::Message(text),
         Some(Event::UserSpoke | Event::Spent(_)) => Traced::UserSpoke,
         None if logged.row.subject.is_empty() => Traced::UserSpoke,
         None => {
             let error = (!shown.is_empty()).then(|| error_fingerprint(&shown));
-            Traced::Call { arguments: None, result: None, error, shown, effect: CallEffect::Unknown }
+            Traced::Call { arguments: None, result: None, error, shown, effect: CallEffect::Unknown, round: None }
         }
     }
 }
@@ -403,16 +419,16 @@ impl Decide for Request {
         logged::write(&Kept { error: store_text.keep(&self.error, 300).into() })
     }
 
-    fn decide(&self, Settings(settings): &Settings, state: &State, _moment: Moment<'_>) -> RulingOf<Self> {
+    fn decide(&self, Settings(thresholds): &Settings, state: &State, _moment: Moment<'_>) -> RulingOf<Self> {
         let spent = (self.tokens > 0).then_some(Event::Spent(self.tokens));
-        let events: Vec<Event> = spent.into_iter().chain([self.event(settings)]).collect();
+        let events: Vec<Event> = spent.into_iter().chain([self.event(&thresholds.all)]).collect();
         let mut run = state.run.clone();
-        let verdict = events.iter().map(|event| event.happen(settings, &mut run)).last().unwrap_or_default();
-        let findings = match verdict.rule.filter(|_| verdict.rung >= Rung::Block) {
-            Some(rule) => vec![Finding { events: events.clone(), ..Finding::new(rule.reason(), verdict, None) }],
-            None => Vec::new(),
+        let verdicts = events.iter().map(|event| event.judged(thresholds, &mut run)).last().unwrap_or_default();
+        let finding = |verdict: Verdict| {
+            let rule = verdict.rule.filter(|_| verdict.rung >= Rung::Block)?;
+            Some(Finding { events: events.clone(), ..Finding::new(rule.reason(), verdict, None) })
         };
-        Ruling { findings, pass: verdict, events }
+        Ruling { findings: verdicts.each().filter_map(finding).collect(), pass: verdicts.all, events }
     }
 
     fn explain(&self, _settings: &Settings, _state: &State, verdict: &Verdict, _moment: Moment<'_>) -> (Facts, String) {

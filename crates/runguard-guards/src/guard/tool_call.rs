@@ -33,6 +33,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     routes: &[&ROUTE, &RECORD_ROUTE],
     slots: &[&SLOT],
     step: GuardedStep::ToolCall,
+    billed: None,
     holds: Holds::Flow,
     shows: logged::shows_nothing,
     retelling: || Box::new(EachByItself(again)),
@@ -197,9 +198,9 @@ fn traced(logged: &Logged<'_>) -> Traced {
     Traced::call(logged.effects.first().map(|effect| xxh3_64(effect.events)))
 }
 
-const CALL_UNKNOWN: Doubt = Doubt::of_guard(0, "refused requests are kept without their arguments: they stay refused");
+const CALL_UNKNOWN: Doubt = Doubt::of_guard(0, "blocked requests are kept without their arguments: they stay blocked");
 const LIMIT_UNLIKE: Doubt =
-    Doubt::of_guard(1, "tool calls refused by their limit are kept without their arguments: they count as calls unlike any before");
+    Doubt::of_guard(1, "tool calls blocked by their limit are kept without their arguments: they count as calls unlike any before");
 
 /// Its event tells all of a call that was counted, or was told to have failed.
 pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, doubts: &mut Doubts) -> Option<Retold> {

@@ -1,14 +1,13 @@
 //! What was used: billed steps that were let pass, by bot, step and day, and how many of them a conversation takes.
 //!
-//! RunGuard sees the steps it is asked about. A step that was allowed, or let pass by a rule that only watches, is taken as done. A bot is
-//! a tenant: one key for each. Detectors that an agent asks beside one another about one call bill nothing, nor do budgets, which
-//! have figures of their own.
+//! RunGuard sees the steps it is asked about. A step that was allowed, or let pass by a rule that only watches, is taken as done; each guard
+//! says what it is billed as. A bot is a tenant: one key for each.
 
 use super::digest::{Cell, CellKey, Dimension, HOUR_MILLIS, Label, Range, Savings, Sessions};
 use runguard_core::calendar::{Period, Zone};
 use runguard_core::reason::GuardName;
 use runguard_core::time::Timestamp;
-use runguard_guards::guard::{GuardEntry, GuardedStep};
+use runguard_guards::guard::{Billed, GuardEntry};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,26 +15,6 @@ use std::collections::BTreeMap;
 /// Entries of each list.
 const MOST_STEPS: usize = 500;
 const MOST_DAYS: usize = 2_000;
-
-/// What a step that was let pass is billed as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Billed {
-    /// A model is asked.
-    AiStep,
-    /// Something else is called.
-    Call,
-}
-
-/// `None`: what the guard watches is billed by nobody, or counted elsewhere.
-pub fn billed(guard: GuardName) -> Option<Billed> {
-    match GuardEntry::of(guard).step {
-        GuardedStep::Question | GuardedStep::Handover | GuardedStep::Retrieval => Some(Billed::AiStep),
-        // An agent's plan is what chose the action.
-        GuardedStep::ToolCall if guard == GuardName::AgentAction => Some(Billed::AiStep),
-        GuardedStep::ToolCall if guard == GuardName::ApiCircuit => Some(Billed::Call),
-        GuardedStep::ToolCall | GuardedStep::ModelCall => None,
-    }
-}
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -131,7 +110,7 @@ pub fn consumption(range: &Range, zone: &Zone, cells: impl IntoIterator<Item = (
             continue;
         }
         let guard = GuardName::from_code(&place.first).filter(|_| matches!(place.dimension, Dimension::Subject | Dimension::Sessions));
-        let Some((guard, kind)) = guard.and_then(|guard| Some((guard, billed(guard)?))) else { continue };
+        let Some((guard, kind)) = guard.and_then(|guard| Some((guard, GuardEntry::of(guard).billed?))) else { continue };
         if !(first..=last).contains(&place.hour) || !is_of_tenant {
             continue;
         }

@@ -300,7 +300,7 @@ impl RunState {
         match self {
             Self::Live => "Asked lately",
             Self::Idle => "Has not asked for a while",
-            Self::Tripped => "Its latest call was refused, and its next would be",
+            Self::Tripped => "Its latest call was blocked, and its next would be",
             Self::Stopped => "Stopped by hand",
         }
     }
@@ -369,7 +369,7 @@ impl Sort {
             Self::Usd => "The dearest first",
             Self::Calls => "Those with the most model calls first",
             Self::Steps => "The longest first",
-            Self::Refused => "Those refused most often first",
+            Self::Refused => "Those blocked most often first",
         }
     }
 

@@ -46,6 +46,7 @@ impl Session {
     /// What has come in of a message becomes steps; more of it may follow.
     fn flush(&mut self) {
         let Some(mut turn) = self.turn.take() else { return };
+        turn.answer = self.message.clone().into();
         if self.message.is_empty() {
             self.conversation.turn(&turn);
             return;
@@ -99,7 +100,7 @@ impl Session {
             self.strays.push(line);
         }
         if is_said && !message.text.trim().is_empty() {
-            self.conversation.reply(&message.text);
+            if message.answers.is_empty() { self.conversation.reply(&message.text) } else { self.conversation.told(&message.text) }
         }
     }
 }

@@ -5,7 +5,7 @@
 //! each other by the call's id, or, where there is none, in the order they were made.
 
 use crate::trace::{Detail, Kind, MESSAGE, Names, ReadAt, Run, Step, Texts, shown};
-use runguard_core::detect::stall::{CallEffect, error_fingerprint, result_fingerprint, says_error};
+use runguard_core::detect::stall::{CallEffect, Outcome, is_framework, result_fingerprint, says_error};
 use runguard_core::fingerprint;
 use runguard_core::prices::{Prices, Usage};
 use serde_json::Value;
@@ -70,6 +70,8 @@ pub(super) struct Turn<'a> {
     pub(super) calls: Vec<ToolCall>,
     pub(super) spent: Spent,
     pub(super) at_millis: Option<i64>,
+    /// Of the model's answer, where the source tells it in pieces: those of one answer are one turn. Empty: it is whole.
+    pub(super) answer: Cow<'a, str>,
 }
 
 impl Turn<'_> {
@@ -97,12 +99,28 @@ pub(super) struct Conversation {
     nameless: Vec<usize>,
     /// Spent on a turn that left no step; it goes to the next one that does.
     owed: Spent,
+    /// The model's turn at hand.
+    round: u64,
+    /// The model has spoken, and nobody answered yet.
+    said: bool,
+    /// A person has spoken since the last step.
+    spoke: bool,
 }
 
 impl Conversation {
     pub(super) fn new(id: String, source: &str, place: ReadAt, detail: Detail) -> Self {
         let run = Run::new(id, source, place);
-        Self { run, detail, names: Names::default(), waiting: HashMap::new(), nameless: Vec::new(), owed: Spent::default() }
+        Self {
+            run,
+            detail,
+            names: Names::default(),
+            waiting: HashMap::new(),
+            nameless: Vec::new(),
+            owed: Spent::default(),
+            round: 0,
+            said: false,
+            spoke: false,
+        }
     }
 
     pub(super) fn spend(&mut self, spent: Spent) {
@@ -129,6 +147,8 @@ impl Conversation {
             result: None,
             error: None,
             effect: CallEffect::Unknown,
+            round: None,
+            spoke: Some(std::mem::take(&mut self.spoke)),
             tokens: owed.tokens,
             dollars: owed.dollars,
             at_millis,
@@ -147,8 +167,10 @@ impl Conversation {
     /// A turn with calls is those calls, in order; one without is a message. A turn that says nothing is none, but is paid.
     pub(super) fn turn(&mut self, turn: &Turn<'_>) {
         self.owed.add(turn.spent);
+        self.round = if turn.answer.is_empty() { self.round.wrapping_add(1) } else { xxh3_64(turn.answer.as_bytes()) };
         if turn.calls.is_empty() && !turn.text.trim().is_empty() {
             self.push(Kind::Message, MESSAGE, result_fingerprint(&turn.text), || turn.text.to_string(), turn.at_millis);
+            self.said = true;
         }
         for call in &turn.calls {
             // Told again: the first telling counts.
@@ -156,6 +178,7 @@ impl Conversation {
                 continue;
             }
             let step = self.call(call, args_fingerprint(&call.args), turn.at_millis);
+            self.run.steps[step].round = Some(self.round);
             if call.id.is_empty() {
                 self.nameless.push(step);
             } else {
@@ -185,8 +208,8 @@ impl Conversation {
 
     fn fill(&mut self, step: usize, text: &str, failed: Option<bool>) {
         let Some(step) = self.run.steps.get_mut(step) else { return };
-        step.result = Some(result_fingerprint(text));
-        step.error = failed.unwrap_or_else(|| says_error(text)).then(|| error_fingerprint(text));
+        let outcome = Outcome::of_text(text, failed.unwrap_or_else(|| says_error(text)));
+        (step.result, step.error) = (outcome.result, outcome.error);
         if let Some(texts) = &mut step.texts {
             texts.result = shown(text);
         }
@@ -218,8 +241,14 @@ impl Conversation {
         Some(step)
     }
 
-    /// What was said to the model after its last message.
+    /// What was said to the model in the user's name: by a person, unless it answers what the model said as frameworks do.
     pub(super) fn reply(&mut self, text: &str) {
+        self.spoke |= !(std::mem::take(&mut self.said) && is_framework(text));
+        self.told(text);
+    }
+
+    /// The same, where the source knows that no person said it.
+    pub(super) fn told(&mut self, text: &str) {
         if self.run.task.is_empty() {
             self.run.task = text.trim().chars().take(TASK_CHARS).collect();
         }

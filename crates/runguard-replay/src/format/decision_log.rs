@@ -97,9 +97,11 @@ impl Session {
         let mut run = Run::new(self.name, super::Format::DecisionLog.code(), self.place);
         let mut names = Names::default();
         let (mut owed, mut spent_tokens) = (0.0, HashMap::new());
+        let mut spoke = false;
         for decided in &self.rows {
             let row = &decided.row;
             let guard = row.guard.known();
+            // Only a budget's rows tell what a step cost; every other guard that an agent asks tells steps.
             if guard == Some(GuardName::Budget) {
                 let dollars = pay(&mut run, row, &mut spent_tokens);
                 match run.steps.last_mut() {
@@ -113,11 +115,15 @@ impl Session {
                         Traced::Result { result, error, shown } => tell_result(&mut run, row, result, error, &shown),
                         // A person has spoken.
                         Traced::UserSpoke => {
+                            spoke = true;
                             if let Some(step) = run.steps.last_mut().filter(|step| step.kind == StepKind::Message) {
                                 step.result = Some(xxh3_64(row.id.as_bytes()));
                             }
                         }
-                        traced => push(&mut run, step_of(decided, &traced, &mut names, self.detail), &mut owed),
+                        traced => {
+                            let step = step_of(decided, &traced, &mut names, self.detail);
+                            push(&mut run, step.map(|step| Step { spoke: Some(std::mem::take(&mut spoke)), ..step }), &mut owed);
+                        }
                     }
                 }
             } else if door.is_none() && row.kind == Kind::Check {
@@ -155,15 +161,28 @@ fn pay(run: &mut Run, row: &Row, spent_tokens: &mut HashMap<String, u64>) -> f64
 /// A call or a message; anything else is not a step.
 fn step_of(Decided { row, at_millis, .. }: &Decided, traced: &Traced, names: &mut Names, detail: Detail) -> Option<Step> {
     let unknown = xxh3_64(row.id.as_bytes());
-    let (kind, tool, args, result, error, given, effect) = match traced {
-        Traced::Call { arguments, result, error, shown, effect } => {
-            (StepKind::Call, row.subject.as_str(), arguments.unwrap_or(unknown), *result, *error, shown.as_str(), *effect)
+    let (kind, tool, args, result, error, given, effect, round) = match traced {
+        Traced::Call { arguments, result, error, shown, effect, round } => {
+            (StepKind::Call, row.subject.as_str(), arguments.unwrap_or(unknown), *result, *error, shown.as_str(), *effect, *round)
         }
-        Traced::Message(text) => (StepKind::Message, MESSAGE, *text, None, None, "", CallEffect::Unknown),
+        Traced::Message(text) => (StepKind::Message, MESSAGE, *text, None, None, "", CallEffect::Unknown, None),
         Traced::UserSpoke | Traced::Result { .. } | Traced::Nothing => return None,
     };
     let texts = (detail == Detail::Texts).then(|| Box::new(Texts { args: shown(&row.input), result: shown(given) }));
-    Some(Step { kind, tool: names.name(tool), args, result, error, effect, tokens: 0, dollars: 0.0, at_millis: *at_millis, texts })
+    Some(Step {
+        kind,
+        tool: names.name(tool),
+        args,
+        result,
+        error,
+        effect,
+        round,
+        spoke: None,
+        tokens: 0,
+        dollars: 0.0,
+        at_millis: *at_millis,
+        texts,
+    })
 }
 
 /// A question to a guard that is not asked at every call: of itself, about its subject.
@@ -175,6 +194,7 @@ fn step_of_flow(decided: &Decided, names: &mut Names, detail: Detail) -> Option<
         error: None,
         shown: String::new(),
         effect: CallEffect::Unknown,
+        round: None,
     };
     Some(Step { tool: names.name(row.guard.code()), ..step_of(decided, &traced, names, detail)? })
 }

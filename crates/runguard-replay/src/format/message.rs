@@ -461,7 +461,7 @@ impl Ear {
         let told = |conversation: &mut Conversation| answers.iter().filter(|answer| !conversation.answer(answer)).count();
         match role {
             Role::Assistant => {
-                let turn = Turn { text, calls, spent, at_millis };
+                let turn = Turn { text, calls, spent, at_millis, answer: Cow::default() };
                 if is_item {
                     self.add(turn);
                     if !answers.is_empty() {
@@ -477,7 +477,8 @@ impl Ear {
                 self.flush(conversation);
                 let strays = told(conversation);
                 if role == Role::User && !text.trim().is_empty() {
-                    conversation.reply(&text);
+                    // Beside results, words are a framework's reminder.
+                    if answers.is_empty() { conversation.reply(&text) } else { conversation.told(&text) }
                 }
                 strays
             }

@@ -94,7 +94,8 @@ impl Events {
         match kind {
             "ActionEvent" if is_agents => {
                 let call = ToolCall { id, tool: tool_of(event), args: args_of(event) };
-                conversation.turn(&Turn { calls: vec![call], at_millis, ..Turn::default() });
+                let answer = text(event, &["llm_response_id"]).into();
+                conversation.turn(&Turn { calls: vec![call], at_millis, answer, ..Turn::default() });
             }
             "ObservationEvent" => {
                 let (text, failed) = observed(event.get("observation").unwrap_or(&Value::Null));
@@ -112,7 +113,7 @@ impl Events {
                 if is_agents {
                     conversation.turn(&Turn { text: said, at_millis, ..Turn::default() });
                 } else {
-                    conversation.reply(&said);
+                    hear_user(conversation, event, &said);
                 }
             }
             "ConversationStateUpdateEvent" => {
@@ -152,7 +153,7 @@ impl Events {
         let args = event.get("args").and_then(Value::as_object).unwrap_or(&empty);
         if text(event, &["source"]) != "agent" {
             if action == "message" {
-                conversation.reply(text(args, &["content"]));
+                hear_user(conversation, event, text(args, &["content"]));
             }
             return;
         }
@@ -168,8 +169,15 @@ impl Events {
             let kept = args.iter().filter(|(name, value)| !NOT_ARGUMENTS.contains(name) && !value.is_null());
             (action.to_owned(), serde_json::Value::Object(kept.map(|(name, value)| (name.to_owned(), value.to_value())).collect()))
         });
-        conversation.turn(&Turn { calls: vec![ToolCall { id: event_id(event, "id"), tool, args }], at_millis, ..Turn::default() });
+        let response = event.get("tool_call_metadata").and_then(|metadata| metadata.get("model_response")?.get("id")?.as_str());
+        let answer = response.unwrap_or_default().into();
+        conversation.turn(&Turn { calls: vec![ToolCall { id: event_id(event, "id"), tool, args }], at_millis, answer, ..Turn::default() });
     }
+}
+
+/// Of events in the user's name those are a person's that say so; the environment speaks too.
+fn hear_user(conversation: &mut Conversation, event: &Map<'_>, said: &str) {
+    if text(event, &["source"]) == "user" { conversation.reply(said) } else { conversation.told(said) }
 }
 
 fn accumulated(metrics: &Value<'_>) -> Spent {

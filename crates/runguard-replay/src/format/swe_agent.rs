@@ -8,7 +8,7 @@
 
 use super::conversation::{Conversation, Spent, ToolCall, ToolResult, Turn, has_price};
 use super::json::{Map, Value};
-use super::message::{Ear, Message, Role, text, usage};
+use super::message::{Message, Role, text, usage};
 use super::{Out, Reader};
 use memchr::memmem;
 use runguard_core::detect::stall::says_error;
@@ -51,7 +51,7 @@ fn trajectory(conversation: &mut Conversation, steps: &[Value<'_>]) {
         let observation = text(step, &["observation"]);
         if action.trim().is_empty() {
             conversation.turn(&Turn { text: text(step, &["response", "thought"]).into(), ..Turn::default() });
-            conversation.reply(observation);
+            conversation.told(observation);
             continue;
         }
         let came = step.contains_key("observation").then(|| (observation, Some(says_failure(observation))));
@@ -151,7 +151,7 @@ fn is_refusal(answer: &str) -> bool {
         || start.starts_with("Interrupted by user")
 }
 
-/// A turn of the model whose fate the next message tells.
+/// A turn of the model, of which the next message tells how it ended.
 struct Said<'a> {
     turn: Turn<'a>,
 }
@@ -166,7 +166,7 @@ impl Said<'_> {
         let Some(block) = blocks.into_iter().next().filter(|_| is_made) else {
             conversation.turn(&turn);
             if let Some(answer) = answer {
-                conversation.reply(answer);
+                conversation.told(answer);
             }
             return;
         };
@@ -180,7 +180,6 @@ impl Said<'_> {
 }
 
 fn mini(conversation: &mut Conversation, messages: &[Value<'_>]) -> usize {
-    let mut ear = Ear::default();
     let mut said: Option<Said<'_>> = None;
     let mut unknown = 0;
     for value in messages {
@@ -205,7 +204,7 @@ fn mini(conversation: &mut Conversation, messages: &[Value<'_>]) -> usize {
                 } else {
                     message.spent()
                 };
-                let turn = Turn { text: message.text, calls: message.calls, spent, at_millis: message.at_millis };
+                let turn = Turn { text: message.text, calls: message.calls, spent, at_millis: message.at_millis, ..Turn::default() };
                 if turn.calls.is_empty() {
                     said = Some(Said { turn });
                 } else {
@@ -220,7 +219,7 @@ fn mini(conversation: &mut Conversation, messages: &[Value<'_>]) -> usize {
                     let failed = exit_code(&message.text).map(|code| code != 0);
                     let answer = ToolResult { id: String::new(), text: message.text.clone(), failed };
                     if failed.is_none() || !conversation.answer(&answer) {
-                        ear.hear(conversation, message);
+                        conversation.told(&message.text);
                     }
                 }
             }

@@ -117,6 +117,66 @@ fn conversation() -> Vec<(Kind, String, u64, Option<u64>, Option<u64>)> {
 }
 
 #[test]
+fn a_step_tells_its_turn_and_whether_a_person_spoke_before_it() {
+    for name in ["openai.json", "openai-requests.jsonl", "openai-responses.json", "anthropic.json", "claude-code.jsonl"] {
+        let steps = run_of(name).steps;
+        let (rounds, spoke): (Vec<_>, Vec<_>) = steps.iter().map(|step| (step.round, step.spoke)).unzip();
+        assert!(
+            rounds[0].is_some() && rounds[0] == rounds[1] && rounds[1] != rounds[2],
+            "{name}: side by side, and then another: {rounds:?}"
+        );
+        assert_eq!(rounds[3..], [None, None], "{name}");
+        assert_eq!(spoke, [true, false, false, false, true].map(Some), "{name}: the task, and what the answer was answered by");
+    }
+    let read = |name: &str, text: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        let runs: Vec<Run> = open(&path, None, Detail::Fingerprints).unwrap().map(|run| run.unwrap()).collect();
+        runs[0].steps.iter().map(|step| (step.spoke, step.round)).collect::<Vec<_>>()
+    };
+    let said = |text: &str| json!({"role": "assistant", "content": text});
+    let user = |text: &str| json!({"role": "user", "content": text});
+    let talk = [
+        user("Find it."),
+        said("calling search"),
+        user("Observation: nothing"),
+        said("I give up"),
+        user("Please go on. YOU SHOULD NEVER ASK FOR HUMAN HELP."),
+        said("Done."),
+        user("No."),
+        said("Sorry."),
+    ];
+    let spoke: Vec<_> = read("a.json", &json!(talk).to_string()).into_iter().map(|(spoke, _)| spoke).collect();
+    assert_eq!(spoke, [true, false, false, true].map(Some), "answers of frameworks are nobody's");
+    let beside = json!([
+        user("Find it."),
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "ls", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "x"}, {"type": "text", "text": "Remember the list."}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "b", "name": "ls", "input": {}}]},
+    ]);
+    let spoke: Vec<_> = read("b.json", &beside.to_string()).into_iter().map(|(spoke, _)| spoke).collect();
+    assert_eq!(spoke, [true, false].map(Some), "words beside results are a reminder");
+    let event = |source: &str, content: &str| json!({"id": 1, "source": source, "action": "message", "args": {"content": content}});
+    let acts = |id: u64, response: &str| {
+        json!({"id": id, "source": "agent", "action": "run", "args": {"command": "ls"},
+            "tool_call_metadata": {"function_name": "execute_bash", "model_response": {"id": response}}})
+    };
+    let events = json!([
+        event("user", "Find it."),
+        acts(2, "r1"),
+        acts(3, "r1"),
+        event("environment", "Go on."),
+        acts(5, "r2"),
+        event("user", "Stop."),
+        acts(7, "r3")
+    ]);
+    let (spoke, rounds): (Vec<_>, Vec<_>) = read("c.json", &events.to_string()).into_iter().unzip();
+    assert_eq!(spoke, [true, false, false, true].map(Some), "the environment is no person");
+    assert!(rounds[0] == rounds[1] && rounds[1] != rounds[2] && rounds[2] != rounds[3], "of one answer of the model: {rounds:?}");
+}
+
+#[test]
 fn one_conversation_is_one_run_whoever_recorded_it() {
     for name in [
         "openai.json",

@@ -93,7 +93,7 @@ fn row(step: &ExplainedStep, explained: &Explained) -> Row {
         let _ = write!(why, "<span class=\"badge\">{badge}</span> {}: {}", text(other.rule), super::escaped(other.why));
     }
     if step.starts_anew {
-        why.push_str("a person answered: counting starts anew");
+        why.push_str("a person has spoken: counting starts anew");
     }
     let cycle =
         counters.cycle.map_or_else(|| "–".to_owned(), |(period, rounds)| format!("{period} × {}", reached(rounds, settings.cycle.stop)));

@@ -193,6 +193,7 @@ fn what_would_have_happened_is_one_harmless_page() {
             lost_steps: 15,
             lost_tokens: 150,
             lost_dollars: 7.5,
+            without_nudge: 2,
             at: Where { median: 5, p90: 5, largest: 5 },
             examples: vec![
                 Example {

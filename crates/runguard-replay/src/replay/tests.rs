@@ -198,6 +198,24 @@ fn a_run_that_anything_ended_did_not_get_out() {
 }
 
 #[test]
+fn a_stop_that_nobody_was_told_of_before_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.jsonl");
+    std::fs::write(&path, LINE.replace("STEPS", &[STEP; 8].join(","))).unwrap();
+    let ended = |settings: serde_json::Value, watched: Watched| {
+        let guards = Guards::new(Presets::default(), settings.as_object().unwrap(), &[watched], Caps::default()).unwrap();
+        let summary = report(std::slice::from_ref(&path), 1, &guards, None);
+        let note = summary.notes.iter().find(|note| note.contains("without a nudge")).cloned().unwrap_or_default();
+        (summary.rules[0].rule, summary.rules[0].without_nudge, note)
+    };
+    let told = |count: u64| format!("{count} of the 1 stops of the stall detector came without a nudge before");
+    assert_eq!(ended(serde_json::json!({}), Watched::Stall), ("stall.identical", 0, told(0)));
+    let silent = serde_json::json!({"stall": {"identical": {"steer": 0}, "cycle": {"steer": 0}}});
+    assert_eq!(ended(silent, Watched::Stall), ("stall.identical", 1, told(1)));
+    assert_eq!(ended(serde_json::json!({}), Watched::Loop), ("loop.cycle", 1, String::new()), "the loop detector does not speak");
+}
+
+#[test]
 fn a_damaged_packed_file_is_told_of_and_the_rest_is_counted() {
     let folder = tempfile::tempdir().unwrap();
     let path = packed(folder.path(), &many_runs(50));

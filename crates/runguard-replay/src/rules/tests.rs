@@ -11,6 +11,8 @@ pub(crate) fn call(args: u64, result: u64) -> Step {
         result: Some(result),
         error: None,
         effect: CallEffect::Unknown,
+        round: None,
+        spoke: None,
         tokens: 10,
         dollars: 0.5,
         at_millis: None,
@@ -65,6 +67,32 @@ fn the_preset_follows_the_calls_and_a_person_starts_anew() {
     assert_eq!(stop([vec![said(1)], vec![call(1, 1); 6]].concat()), Some(4), "who has a shell is answered by a program");
     let talk: Vec<Step> = (0..9).flat_map(|_| [asked(1), said(1)]).collect();
     assert_eq!(stop(talk), None);
+}
+
+#[test]
+fn who_tells_of_turns_and_people_is_judged_by_them() {
+    let contenders = contenders().unwrap();
+    let stop = |steps: Vec<Step>| contenders[0].stop(&run("s", steps));
+    let in_round = |round: u64| Step { round: Some(round), ..call(1, 1) };
+    assert_eq!(stop(vec![in_round(1); 6]), None, "side by side they are one");
+    assert_eq!(stop((1..7).map(in_round).collect()), Some(3));
+    let after = |spoke: bool| Step { spoke: Some(spoke), ..call(1, 1) };
+    let spoken: Vec<Step> = [true, false, false, true, false, false, true, false, false].map(after).to_vec();
+    assert_eq!(stop(spoken), None, "counted anew whenever a person speaks");
+    let answered = Step { spoke: Some(false), ..said(1) };
+    assert_eq!(stop([vec![asked(1), answered, asked(1)], vec![asked(1); 3]].concat()), Some(4), "by a program: this is no chatbot");
+    let talk: Vec<Step> = (0..9).flat_map(|_| [Step { spoke: Some(true), ..asked(1) }, Step { spoke: Some(false), ..said(1) }]).collect();
+    assert_eq!(stop(talk), None);
+}
+
+#[test]
+fn the_loop_detector_hears_of_turns_and_people_too() {
+    let ended = |steps: Vec<Step>| found(serde_json::json!({}), &[Watched::Loop], Caps::default(), steps).ended.map(|(at, _)| at);
+    let in_round = |round: u64| Step { round: Some(round), ..call(1, 1) };
+    assert_eq!(ended(vec![in_round(1); 6]), None, "side by side they are one");
+    assert_eq!(ended((1..7).map(in_round).collect()), Some(2));
+    assert_eq!(ended(vec![call(1, 1); 6]), Some(2), "where nobody tells of turns");
+    assert_eq!(ended(vec![Step { spoke: Some(true), ..call(1, 1) }; 7]), None, "asked for by a person each time");
 }
 
 /// A web agent that types and clicks, on a page that is another each time.
@@ -153,6 +181,8 @@ fn thresholds_and_modes_are_those_of_the_service() {
         serde_json::json!({"loop": {"mode": "observe"}, "stall": {"rules": {"stalled_identical": "off", "stalled_no_news": "observe"}}});
     let seen = found(watching, &[Watched::Stall, Watched::Loop], Caps::default(), nine());
     assert_eq!((seen.ended, seen.alone[1]), (None, Some(2)), "observing ends nothing and is counted");
+    let one_watches = serde_json::json!({"loop": {"mode": "off"}, "stall": {"rules": {"stalled_identical": "observe"}}});
+    assert_eq!(ended(one_watches), Some((6, Cause::Stall(StallRule::Novelty))), "what watches hides nothing");
     let of_tool = serde_json::json!({"loop": {"tools": {"sh": {"repeats": 6}}}, "stall": {"tools": {"sh": {"mode": "off"}}}});
     assert_eq!(ended(of_tool), Some((5, Cause::Cycle)));
     let ceiling = serde_json::json!({"loop": {"max_calls": 1}});

@@ -1,9 +1,10 @@
 //! What is kept of recorded runs: where each value of the grid stops them, and what they used.
 
 use super::{MAX_RUNS, MAX_SOURCES, Options, Save, TOLD, Together};
+use crate::caps::{self, Amount, Used, cap};
 use crate::evaluate::{Recorded, fold_of};
-use crate::front::{RULES, TUNED};
-use crate::rules::{AgentKind, observe, person_replies};
+use crate::front::{Part, RULES, TUNED};
+use crate::rules::{AgentKind, observe};
 use crate::trace::{Broken, Detail, Run, Step};
 use runguard_core::detect::stall::{Preset, Rung, StallRule, StallSettings, StallState};
 use runguard_core::limits::InvalidSetting;
@@ -125,6 +126,27 @@ pub fn gather(recorded: &Recorded<'_>, options: &Options, progress: &mut dyn FnM
     Ok(gathered)
 }
 
+/// What is long here, as a value of the rule for long runs: by the good runs of the files, which are read for it. `None` where too few are
+/// known. Their calls differ little from one fifth of the tasks to the next, so that the choice may know all of them.
+pub fn long_run(recorded: &Recorded<'_>) -> Option<Part> {
+    let (mut calls, mut tokens) = (Vec::new(), Vec::new());
+    let files = recorded.files.iter().filter_map(|path| recorded.open(path, Detail::Fingerprints).ok());
+    for mut run in files.flatten().flatten() {
+        recorded.labels.label(&mut run);
+        if run.success == Some(true) && calls.len() < MAX_RUNS {
+            let used = |amount: u64| Used { success: Some(true), amount: amount as f64 };
+            calls.push(used(run.calls()));
+            tokens.push(used(amounts(&run, 0).tokens));
+        }
+    }
+    let long = |amount: Amount, used: &[Used]| cap(amount, used, caps::long(amount))?.long;
+    let calls = u32::try_from(long(Amount::Steps, &calls)? as u64).ok()?.checked_add(1).filter(|calls| *calls > 2)?;
+    Some(match long(Amount::Tokens, &tokens) {
+        Some(tokens) => Part::Long { calls, tokens: tokens as u64 },
+        None => Part::Stop(calls),
+    })
+}
+
 impl Gathered {
     fn tell_broken(&mut self, broken: Broken) {
         self.broken_lines += 1;
@@ -197,7 +219,7 @@ pub(super) fn stops(run: &Run, probes: &[Vec<StallSettings>], kind: AgentKind) -
         let mut kind = kind;
         let is_stopped = |step: &Step| {
             let preset = kind.at(step);
-            observe(&mut state, &probes[preset as usize][probe], step, person_replies(preset)).rung == Rung::Stop
+            observe(&mut state, &probes[preset as usize][probe], step, preset).rung == Rung::Stop
         };
         let at = run.steps.iter().position(is_stopped)?;
         let after = amounts(run, at + 1);

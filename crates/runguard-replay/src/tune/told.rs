@@ -3,7 +3,7 @@
 use super::{Advice, Chosen, Summary};
 use crate::caps::{Amount, Cap};
 use crate::evaluate::Share;
-use runguard_core::detect::stall::StallSettings;
+use runguard_core::detect::stall::{Preset, StallSettings};
 use runguard_core::shown::toml;
 
 /// For whom settings are written.
@@ -39,7 +39,7 @@ pub fn verdict(summary: &Summary) -> String {
             per_cent(Share::of(0, chosen_on).high)
         ),
         Advice::BetterAsItIs => format!(
-            "no recommendation: the settings as they are save more than what is proven, and of the good runs they stop {}, which is not over {price}. They stay as they are",
+            "no recommendation: the settings as they are save more than what is proven, and of the good runs they stop {}, of which the whole interval lies under {price}. They stay as they are",
             interval(summary.base.measured.false_stop_rate)
         ),
         Advice::TooFewTasks { tasks, more } => {
@@ -94,7 +94,18 @@ pub fn settings_file(summary: &Summary, reader: Reader) -> Option<String> {
         Reader::Agent => "[guardrails.stall]",
     };
     match chosen {
-        Some(chosen) => out.push_str(&format!("\n{}{table}\n{}", evidence(summary, chosen), stall_lines(&chosen.settings))),
+        Some(chosen) => {
+            let lines = stall_lines(&chosen.settings);
+            out.push_str(&format!("\n{}{table}\n{lines}", evidence(summary, chosen)));
+            let preset = Preset::from_name(summary.preset).unwrap_or(Preset::Coding);
+            let differs = lines_that_differ(&lines, &stall_lines(&preset.settings()));
+            if reader == Reader::Service && !differs.is_empty() {
+                out.push_str(&format!(
+                    "\n# For the runs that go through the gateway: what differs from the preset {}, laid over that of each run.\n[guards.agent_run.stall]\n{differs}",
+                    preset.name()
+                ));
+            }
+        }
         None => out.push_str(&unproven(summary, reader, table)),
     }
     Some(out)
@@ -103,7 +114,7 @@ pub fn settings_file(summary: &Summary, reader: Reader) -> Option<String> {
 /// Whether the thresholds that are in force are shown to keep the price.
 pub fn base_keeps_the_price(summary: &Summary) -> bool {
     let rate = summary.base.measured.false_stop_rate;
-    summary.advice == Advice::BetterAsItIs || rate.value.is_some_and(|_| rate.high <= summary.max_false_stops)
+    rate.value.is_some_and(|_| rate.high <= summary.max_false_stops)
 }
 
 /// Where no thresholds are recommended: those in force stay only if they keep the price, else nothing is stopped by them.
@@ -113,7 +124,7 @@ fn unproven(summary: &Summary, reader: Reader, table: &str) -> String {
         return format!("\n# The thresholds of the stall detector stay as they are: {told}.\n");
     }
     let off = match reader {
-        Reader::Service => "mode = \"observe\"",
+        Reader::Service => "mode = \"observe\"\n\n# Nor any that goes through the gateway.\n[guards.agent_run]\nmode = \"observe\"",
         Reader::Agent => "highest = \"steer\"",
     };
     format!(
@@ -195,6 +206,11 @@ pub fn number(value: f64) -> String {
     };
     let text = format!("{value:.decimals$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+/// What is laid over presets must not undo what makes them one: only what was tuned is said.
+fn lines_that_differ(lines: &str, of_preset: &str) -> String {
+    lines.split_inclusive('\n').filter(|line| !of_preset.split_inclusive('\n').any(|own| own == *line)).collect()
 }
 
 /// Every key, so that what was measured is what runs, whatever the defaults are by then.

@@ -1,10 +1,14 @@
 //! What was asked and answered once, beside every operation. `tests/acceptance/test_examples.py` plays it again, and writes the file.
 
+use crate::packed::Packed;
 use serde_json::{Map, Value};
 use std::sync::LazyLock;
 
 /// By `METHOD /path`: a `request`, `parameters` by name, and `answers` by status.
-static EXAMPLES: LazyLock<Map<String, Value>> = LazyLock::new(|| serde_json::from_str(include_str!("examples.json")).unwrap_or_default());
+static EXAMPLES: LazyLock<Map<String, Value>> = LazyLock::new(|| {
+    let packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/examples.json.gz")));
+    serde_json::from_str(&packed.text()).unwrap_or_default()
+});
 
 /// The example of an operation; null where there is none.
 pub(super) fn of(method: &str, path: &str) -> &'static Value {

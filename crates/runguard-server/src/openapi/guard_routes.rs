@@ -3,6 +3,7 @@
 use super::json::json;
 use crate::routes::guards::BODY;
 use runguard_core::Reason;
+use runguard_core::calendar::Period;
 use runguard_core::ledger::MOST_SCOPES;
 use runguard_guards::guard::{AnswerKind, Route, RouteKind};
 use runguard_guards::input::{Field, KNOWN_PER, Kind, MAX_ID_CHARS, MAX_NAMES, MAX_TEXT_BYTES, MOST_STEPS, REQUEST_ID};
@@ -28,7 +29,7 @@ fn scope_schema() -> Value {
         "properties": {
             "per": {"type": "string", "pattern": "^[a-z0-9_-]{1,32}$"},
             "name": {"type": ["string", "null"], "maxLength": MAX_ID_CHARS},
-            "period": {"type": ["string", "null"], "enum": ["day", "week", "month", null]},
+            "period": {"type": ["string", "null"], "enum": Period::ALL.map(Some).into_iter().chain([None]).collect::<Vec<_>>()},
             "max_usd": {"type": ["number", "null"], "minimum": 0, "maximum": 9_000_000_000_u64},
             "max_credits": {"type": ["number", "null"], "minimum": 0, "maximum": 9_000_000_000_u64},
             "max_tokens": whole,
@@ -156,7 +157,7 @@ fn answer_schema(route: &Route) -> Value {
     if route.kind == RouteKind::Check {
         properties.insert("allow".into(), json!({"type": "boolean"}));
         properties
-            .insert("would_block".into(), json!({"type": "boolean", "description": "Observe mode: enforce mode would have refused."}));
+            .insert("would_block".into(), json!({"type": "boolean", "description": "Observe mode: enforce mode would have blocked."}));
         let reasons: Vec<&str> = route.reasons.iter().chain([&Reason::StateUnavailable]).map(|reason| reason.code()).collect();
         properties.insert("reason".into(), json!({"enum": reasons}));
         properties.insert("message".into(), text);

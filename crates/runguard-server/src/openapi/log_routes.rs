@@ -4,10 +4,18 @@ use super::guard_routes::problems;
 use super::json::json;
 use crate::routes::health::CLUSTER_WARNINGS;
 use crate::routes::insights::Show;
+use crate::routes::query::Bucket;
 use crate::routes::spend::MAX_NOTE_CHARS;
+use runguard_core::breaker::Phase;
+use runguard_core::calendar::Period;
+use runguard_core::notice::{AlertState, Severity};
+use runguard_core::row::{Kind, Outcome};
 use runguard_core::{GuardName, Reason};
 use runguard_engine::watch::Watched;
+use runguard_guards::Mode;
 use runguard_guards::input::MAX_ID_CHARS;
+use runguard_insight::alert::{Counted, When};
+use runguard_insight::insight;
 use runguard_insight::insight::session_list::SessionSort;
 use runguard_insight::insight::spend::{By, RunState, Sort};
 use serde_json::{Map, Value};
@@ -15,7 +23,7 @@ use serde_json::{Map, Value};
 fn guards_schema() -> Value {
     let text = |about: &str| json!({"type": "string", "description": about});
     let reason = json!({"type": "object", "required": ["reason", "label", "meaning", "mode"], "properties": {
-        "reason": text("Its code."), "label": text("What people read instead."), "meaning": text("What it means."), "mode": {"enum": ["off", "observe", "enforce"], "description": "Unless set otherwise."}}});
+        "reason": text("Its code."), "label": text("What people read instead."), "meaning": text("What it means."), "mode": {"enum": Mode::ALL, "description": "Unless set otherwise."}}});
     let route = json!({"type": "object", "required": ["path", "summary"], "properties": {"path": text("Where it is asked."), "summary": text("What it answers.")}});
     let guard = json!({"type": "object", "required": ["guard", "label", "meaning", "subject", "routes", "reasons"], "properties": {
         "guard": text("Its code."), "label": text("What people read instead."), "meaning": text("What it stops."), "subject": text("What its decisions are about."),
@@ -40,7 +48,7 @@ pub(super) fn decision_schema() -> Value {
             "time_ms": {"type": "integer"},
             "tenant": text,
             "guard": text,
-            "kind": {"enum": ["check", "record", "admin"]},
+            "kind": {"enum": Kind::ALL.iter().map(|kind| kind.code()).collect::<Vec<_>>()},
             "session_id": text,
             "subject": {"type": "string", "description": "The task, bot, topic, action, step or endpoint."},
             "outcome": {"type": "string", "description": "allowed, would_block, blocked or recorded; for operators' changes what was done."},
@@ -59,7 +67,7 @@ pub(super) fn circuit_schema() -> Value {
         "properties": {
             "endpoint_key": {"type": "string"},
             "tenant": {"type": "string"},
-            "phase": {"enum": ["closed", "open", "half_open"]},
+            "phase": {"enum": Phase::ALL},
             "forced": {"enum": ["open", "closed", null]},
             "recent_failures": {"type": "integer"},
             "failure_threshold": {"type": "integer"},
@@ -105,7 +113,7 @@ fn settings_schema() -> Value {
         "admin": {"type": "boolean", "description": "Whether the caller may change things."},
         "all_tenants": {"type": "boolean", "description": "Whether the caller sees all tenants, or its own only."},
         "refused": {"type": "array", "items": refused, "description": "Changed files that are not in force because they were refused."},
-        "settings": {"type": "object", "additionalProperties": true, "description": "Tables in tables as in the settings file. A leaf has value, source, and after_restart where a changed value waits for one."},
+        "settings": {"type": "object", "additionalProperties": true, "description": "Tables in tables as in the settings file. A leaf has value, source, unit (seconds) where a number is a length of time, and after_restart where a changed value waits for one."},
     }})
 }
 
@@ -155,8 +163,8 @@ fn filters() -> Vec<Value> {
             &json!({"type": "string"}),
         ),
         query("tenant", "Of this tenant; needs a key of all tenants unless it is the key's own.", &json!({"type": "string"})),
-        query("outcome", "Ended so.", &codes(vec!["allowed", "would_block", "blocked", "recorded"])),
-        query("kind", "check (default), record, admin or all.", &codes(vec!["check", "record", "admin", "all"])),
+        query("outcome", "Ended so.", &codes(Outcome::ALL.iter().map(|outcome| outcome.code()).collect())),
+        query("kind", "check (default), record, admin or all.", &codes(Kind::ALL.iter().map(|kind| kind.code()).chain(["all"]).collect())),
         query("since", "From then on: RFC 3339, Unix milliseconds, or how long ago (15m, 24h, 7d).", &time),
         query("until", "Before then.", &time),
     ]
@@ -218,7 +226,7 @@ fn sum_fields() -> Vec<(&'static str, Value)> {
     let whole = |about: &str| json!({"type": "integer", "minimum": 0, "description": about});
     vec![
         ("calls", whole("Model calls that were paid for.")),
-        ("refused", whole("Model calls that were refused.")),
+        ("refused", whole("Model calls that were blocked.")),
         ("usd", json!({"type": "number", "description": "With what is overdue."})),
         (
             "overdue_usd",
@@ -230,7 +238,7 @@ fn sum_fields() -> Vec<(&'static str, Value)> {
         ("cache_write_tokens", whole("Written to a cache.")),
         (
             "saved_usd",
-            json!({"type": ["number", "null"], "description": "An estimate: the refused calls at what a paid one cost on average; null where none was paid."}),
+            json!({"type": ["number", "null"], "description": "An estimate: the blocked calls at what a paid one cost on average; null where none was paid."}),
         ),
     ]
 }
@@ -319,7 +327,7 @@ fn run_schema() -> Value {
 }
 
 fn state_schema() -> Value {
-    json!({"enum": RunState::ALL.map(RunState::code), "description": "live: it asked within the last 15 minutes. idle: it did not. tripped: its latest call was refused, and the next would be. stopped: by hand."})
+    json!({"enum": RunState::ALL.map(RunState::code), "description": "live: it asked within the last 15 minutes. idle: it did not. tripped: its latest call was blocked, and the next would be. stopped: by hand."})
 }
 
 fn runs_schema() -> Value {
@@ -540,13 +548,13 @@ pub(super) fn log_routes() -> Vec<(&'static str, Value)> {
     ]);
     let stats_parameters = [
         filters().into_iter().filter(|filter| ["guard", "tenant", "since", "until"].iter().any(|name| filter["name"] == *name)).collect(),
-        vec![query("bucket", "minute, hour (default) or day.", &json!({"enum": ["minute", "hour", "day"]}))],
+        vec![query("bucket", "minute, hour (default) or day.", &json!({"enum": Bucket::ALL.map(Bucket::code)}))],
     ]
     .concat();
     let insight_schema = json!({"type": "object", "required": ["key", "put_aside", "id", "title", "advice", "severity", "score", "guard", "subject", "setting", "evidence", "sessions", "saves"], "properties": {
         "key": {"type": "string", "description": "What this piece of advice is known by."}, "put_aside": put_aside_schema(),
         "id": {"type": "string", "description": "The kind of advice."}, "title": {"type": "string"}, "advice": {"type": "string", "description": "What to do, and why."},
-        "severity": {"enum": ["low", "medium", "high"]}, "score": {"type": "number", "description": "What it is sorted by."},
+        "severity": {"enum": insight::Severity::ALL}, "score": {"type": "number", "description": "What it is sorted by."},
         "guard": {"type": ["string", "null"]}, "subject": {"type": ["string", "null"], "description": "The flow it is about."},
         "setting": {"type": ["string", "null"], "description": "The setting to change, as a path in the settings file."},
         "evidence": {"type": "object", "additionalProperties": true, "description": "The numbers behind it."}, "sessions": {"type": "array", "items": {"type": "string"}, "description": "Sessions to look at."},
@@ -615,8 +623,8 @@ pub(super) fn log_routes() -> Vec<(&'static str, Value)> {
         let parameters = [in_path("run", "The run."), tenant.clone()];
         operation("operations", &format!("run_{verb}"), summary, &parameters, (200, json_response("The run after it.", &changed)), FIND)
     };
-    let mut stop_run = control_run("stop", "Refuses every further model call of a run, until it is resumed.");
-    let note = json!({"type": ["string", "null"], "maxLength": MAX_NOTE_CHARS, "description": "Told to whoever is refused."});
+    let mut stop_run = control_run("stop", "Blocks every further model call of a run, until it is resumed.");
+    let note = json!({"type": ["string", "null"], "maxLength": MAX_NOTE_CHARS, "description": "Told to whoever is blocked."});
     stop_run["requestBody"] = json!({"required": false, "content": {"application/json": {"schema":
         {"type": "object", "properties": {"note": note}, "additionalProperties": false}}}});
     let overview_parameters = [
@@ -627,7 +635,7 @@ pub(super) fn log_routes() -> Vec<(&'static str, Value)> {
         vec![query(
             "bucket",
             "Steps of the series: minute (default up to 3 hours), hour (up to 14 days) or day.",
-            &json!({"enum": ["minute", "hour", "day"]}),
+            &json!({"enum": Bucket::ALL.map(Bucket::code)}),
         )],
     ]
     .concat();
@@ -733,13 +741,13 @@ pub(super) fn log_routes() -> Vec<(&'static str, Value)> {
                 &[
                     tenant.clone(),
                     query("endpoint", "Only this endpoint, of the key's own tenant or the one named; a key of all tenants names one.", &json!({"type": "string"})),
-                    query("phase", "Only those in this phase.", &json!({"enum": ["closed", "half_open", "open"]})),
+                    query("phase", "Only those in this phase.", &json!({"enum": Phase::ALL})),
                     query("limit", "Circuits of a page (default 100).", &json!({"type": "integer", "minimum": 1, "maximum": 1000})),
                     query("cursor", "The next_cursor of the page before.", &json!({"type": "string", "pattern": "^([0-9a-f]{2})+$"})),
                 ],
                 (200, json_response("Circuits.", &circuits_schema(&circuit))), READ)}),
         ),
-        ("/v1/circuits/{endpoint_key}/open", control("open", "Refuse every call until reset.")),
+        ("/v1/circuits/{endpoint_key}/open", control("open", "Block every call until reset.")),
         ("/v1/circuits/{endpoint_key}/close", control("close", "Let every call pass until reset.")),
         ("/v1/circuits/{endpoint_key}/reset", control("reset", "Back to closed and automatic, failures forgotten.")),
         (
@@ -800,12 +808,12 @@ pub(super) fn log_routes() -> Vec<(&'static str, Value)> {
 fn alerts_schema() -> Value {
     let (text, whole, number) = (json!({"type": "string"}), json!({"type": "integer", "minimum": 0}), json!({"type": "number"}));
     let (time_ms, name, texts) = (json!({"type": "integer"}), maybe("string"), list(&text));
-    let severity = json!({"enum": ["info", "warning", "error", "critical"]});
+    let severity = json!({"enum": Severity::ALL});
     let span = json!({"type": ["integer", "string"], "description": "Seconds, or a text like 50ms."});
     let firing = [("dedup_key", &text), ("tenant", &text), ("title", &text), ("since", &text), ("since_ms", &time_ms)];
     let rule = object(&[
         ("name", &text),
-        ("when", &json!({"enum": ["circuit_trip", "degrading", "blocks", "block_rate", "budget", "fallback", "consumption", "spike"]})),
+        ("when", &json!({"enum": When::ALL})),
         ("guard", &name),
         ("reason", &name),
         ("tenant", &name),
@@ -817,14 +825,14 @@ fn alerts_schema() -> Value {
         ("share", &number),
         ("at", &list(&whole)),
         ("limit", &number),
-        ("unit", &json!({"enum": ["credits", "operations"]})),
-        ("period", &json!({"enum": ["day", "week", "month"]})),
+        ("unit", &json!({"enum": Counted::ALL})),
+        ("period", &json!({"enum": Period::ALL})),
         ("time_zone", &text),
         ("factor", &number),
         ("at_least", &number),
         ("cooldown", &span),
         ("cooldown_seconds", &whole),
-        ("severity", &json!({"enum": ["info", "warning", "error", "critical", null]})),
+        ("severity", &json!({"enum": Severity::ALL.map(Some).into_iter().chain([None]).collect::<Vec<_>>()})),
         ("to", &json!({"type": "array", "items": text, "description": "Empty: all; and for whoever is not an admin of all tenants."})),
         ("firing", &list(&object(&firing))),
     ]);
@@ -842,7 +850,7 @@ fn alerts_schema() -> Value {
         ("problem", &name),
     ]);
     // What it says, unless it cannot be read any more.
-    let said = [("state", json!({"enum": ["firing", "resolved"]})), ("severity", severity), ("time_ms", time_ms)];
+    let said = [("state", json!({"enum": AlertState::ALL})), ("severity", severity), ("time_ms", time_ms)];
     let words = ["rule", "dedup_key", "title", "text", "tenant", "guard", "reason", "subject", "session_id", "decision_id", "time"];
     for (field, schema) in said.into_iter().chain(words.map(|word| (word, text.clone()))) {
         message["properties"][field] = schema;

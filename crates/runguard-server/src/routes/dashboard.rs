@@ -1,15 +1,19 @@
-//! The dashboard: a page and its files, inside the binary.
+//! The dashboard: a page and its files, inside the binary, packed (`build.rs`) and sent so to whoever takes it.
 //!
 //! Nothing is loaded from elsewhere and the policy lets nothing in: no inline script or style, no other host. What a user
 //! wrote reaches the page only as text, through the public API. Files are asked for again each time and answered
 //! `304` while they are the same, so a page never mixes files of two versions for longer than one load.
 
+use crate::packed::{Packed, takes_gzip};
 use crate::problem::Problem;
 use axum::extract::Path;
 use axum::response::Response;
 use bytes::Bytes;
 use http_body_util::{Either, Full};
-use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, REFERRER_POLICY};
+use hyper::header::{
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH,
+    REFERRER_POLICY, VARY,
+};
 use hyper::{HeaderMap, StatusCode};
 use runguard_core::fingerprint;
 use runguard_http::reply::Reply;
@@ -27,7 +31,8 @@ const TEXT: &str = "text/plain; charset=utf-8";
 macro_rules! files {
     ($($name:literal, $kind:ident, $path:literal;)+) => {
         /// Name in the address, content type, content.
-        const FILES: &[(&str, &str, &str)] = &[$(($name, $kind, include_str!(concat!("../../../../dashboard/", $path)))),+];
+        const FILES: &[(&str, &str, Packed)] =
+            &[$(($name, $kind, Packed(include_bytes!(concat!(env!("OUT_DIR"), "/dashboard/", $path, ".gz"))))),+];
     };
 }
 
@@ -56,24 +61,28 @@ files! {
 }
 
 /// The colours of all pages: what the style begins with.
-pub(crate) fn colours() -> &'static str {
-    let style = FILES.iter().find(|(name, ..)| *name == "style.css").map_or("", |(.., style)| style);
-    style.split_inclusive("\n}\n").next().unwrap_or_default()
+pub(crate) fn colours() -> String {
+    text("style.css").split_inclusive("\n}\n").next().unwrap_or_default().to_owned()
+}
+
+fn text(name: &str) -> String {
+    FILES.iter().find(|(own, ..)| *own == name).map(|(.., packed)| packed.text()).unwrap_or_default()
 }
 
 struct File {
     name: &'static str,
     content_type: HeaderValue,
-    body: Bytes,
+    packed: Packed,
+    /// Of the file, however it is sent.
     tag: HeaderValue,
 }
 
 static SERVED: LazyLock<Vec<File>> = LazyLock::new(|| {
-    let file = |(name, kind, text): &(&'static str, &'static str, &'static str)| File {
+    let file = |(name, kind, packed): &(&'static str, &'static str, Packed)| File {
         name,
         content_type: HeaderValue::from_static(kind),
-        body: Bytes::from_static(text.as_bytes()),
-        tag: HeaderValue::try_from(format!("\"{}\"", fingerprint::hex16(text.as_bytes()))).unwrap_or(HeaderValue::from_static("\"\"")),
+        packed: *packed,
+        tag: HeaderValue::try_from(format!("W/\"{}\"", fingerprint::hex16(packed.0))).unwrap_or(HeaderValue::from_static("W/\"\"")),
     };
     FILES.iter().map(file).collect()
 });
@@ -91,40 +100,51 @@ fn find(name: &str, headers: &HeaderMap) -> Reply {
         return Problem::unknown("file").into_reply();
     };
     let known = headers.get(IF_NONE_MATCH).and_then(|tags| tags.to_str().ok());
-    let same = known.is_some_and(|tags| tags.split(',').any(|tag| tag.trim().trim_start_matches("W/").as_bytes() == file.tag.as_bytes()));
-    let mut response = Reply::new(Either::Left(Full::new(if same { Bytes::new() } else { file.body.clone() })));
-    if same {
-        *response.status_mut() = StatusCode::NOT_MODIFIED;
-    }
+    let same = known.is_some_and(|tags| tags.split(',').any(|tag| tag.trim().as_bytes() == file.tag.as_bytes()));
+    let packed = takes_gzip(headers.get(ACCEPT_ENCODING));
+    let body = match (same, packed) {
+        (true, _) => Bytes::new(),
+        (false, true) => Bytes::from_static(file.packed.0),
+        (false, false) => Bytes::from(file.packed.text()),
+    };
+    let mut response = Reply::new(Either::Left(Full::new(body)));
     let headers = response.headers_mut();
+    if packed && !same {
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
     headers.insert(CONTENT_TYPE, file.content_type.clone());
     headers.insert(ETAG, file.tag.clone());
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
     headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    if same {
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+    }
     response
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http_body_util::BodyExt;
     use runguard_core::{GuardName, Reason};
 
-    fn text(name: &str) -> &'static str {
-        FILES.iter().find(|(own, ..)| *own == name).map(|(.., text)| *text).unwrap()
+    fn own_files() -> impl Iterator<Item = (&'static str, String)> {
+        FILES.iter().filter(|(name, ..)| !name.starts_with("uPlot")).map(|(name, _, packed)| (*name, packed.text()))
     }
 
     #[test]
     fn the_page_is_light() {
-        let bytes: usize = FILES.iter().map(|(.., text)| text.len()).sum();
+        let bytes: usize = FILES.iter().map(|(.., packed)| packed.text().len()).sum();
         assert!(bytes <= 250 * 1024, "{bytes} bytes");
     }
 
     #[test]
     fn every_file_that_is_asked_for_is_there() {
         let names: Vec<&str> = FILES.iter().map(|(name, ..)| *name).collect();
-        for (name, _, text) in FILES.iter().filter(|(name, ..)| !name.starts_with("uPlot")) {
+        for (name, text) in own_files() {
             let imports = text.split("from './").chain(text.split("\"dashboard/")).filter_map(|rest| rest.split(['\'', '"']).next());
             for import in imports.filter(|import| import.len() < 40 && [".js", ".css"].iter().any(|end| import.ends_with(end))) {
                 assert!(names.contains(&import), "{name} asks for {import}");
@@ -134,7 +154,7 @@ mod tests {
 
     #[test]
     fn nothing_turns_text_into_markup_or_code() {
-        for (name, _, text) in FILES.iter().filter(|(name, ..)| !name.starts_with("uPlot")) {
+        for (name, text) in own_files() {
             for danger in [
                 "innerHTML",
                 "outerHTML",
@@ -169,5 +189,18 @@ mod tests {
         assert_eq!(find("app.js", &HeaderMap::from_iter([(IF_NONE_MATCH, tag.clone())])).status(), StatusCode::NOT_MODIFIED);
         assert_eq!(find("style.css", &HeaderMap::from_iter([(IF_NONE_MATCH, tag)])).status(), StatusCode::OK);
         assert_eq!(find("../Cargo.toml", &HeaderMap::new()).status(), StatusCode::NOT_FOUND);
+    }
+
+    #[tokio::test]
+    async fn a_file_is_the_same_packed_and_not() {
+        let plain = find("app.js", &HeaderMap::new());
+        let packed = find("app.js", &HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static("gzip, deflate, br"))]));
+        assert_eq!((plain.headers().get(CONTENT_ENCODING), &packed.headers()[CONTENT_ENCODING]), (None, &HeaderValue::from_static("gzip")));
+        assert_eq!(plain.headers()[ETAG], packed.headers()[ETAG]);
+        assert_eq!(packed.headers()[VARY], "accept-encoding");
+        let plain = plain.into_body().collect().await.unwrap().to_bytes();
+        let packed = packed.into_body().collect().await.unwrap().to_bytes();
+        assert!(packed.len() * 2 < plain.len() && packed.starts_with(b"\x1f\x8b"), "{} of {}", packed.len(), plain.len());
+        assert_eq!(plain, include_bytes!("../../../../dashboard/app.js").as_slice());
     }
 }

@@ -18,8 +18,8 @@ use std::sync::atomic::Ordering;
 const HOUR_MILLIS: i64 = 3_600_000;
 const HOUR_MINUTES: i64 = 60;
 /// What `/readyz` says of a cluster that somebody should look at.
-pub(crate) const CLUSTER_WARNINGS: [&str; 6] =
-    ["state_away", "log_away", "state_evicts", "settings_differ", "keys_differ", "rows_not_kept"];
+pub(crate) const CLUSTER_WARNINGS: [&str; 7] =
+    ["state_away", "log_away", "state_evicts", "state_without_aof", "settings_differ", "keys_differ", "rows_not_kept"];
 
 /// The process answers.
 pub(crate) async fn alive() -> Response {
@@ -54,6 +54,7 @@ fn show_cluster(health: &ClusterHealth) -> Value {
         health.away.is_some(),
         !health.log_up,
         health.condition.evicts.is_some(),
+        health.condition.without_aof,
         health.seen.other_settings > 0,
         health.seen.other_keys > 0,
         health.unconfirmed_dropped > 0,

@@ -2,7 +2,7 @@
 //!
 //! Totals, series and reasons are exact to the minute. The other lists are of whole hours: of every hour the range touches.
 
-use super::query::{DAY_MILLIS, HOUR_SECONDS, query, reader, time_asked};
+use super::query::{Bucket, DAY_MILLIS, query, reader, time_asked};
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;
@@ -18,8 +18,6 @@ use runguard_insight::insight::digest::Range;
 use runguard_insight::insight::{Filters, Overview};
 use std::collections::HashMap;
 
-const MINUTE_SECONDS: u64 = 60;
-const DAY_SECONDS: u64 = 86_400;
 /// Buckets in one answer: more than a screen has points.
 const MAX_BUCKETS: i64 = 2_000;
 /// Longer than this, the series goes by hours; longer than the other, by days.
@@ -59,13 +57,7 @@ pub(crate) fn range(values: &HashMap<String, String>, caller: &Caller, now: Time
     let (since_ms, until_ms) = time_asked(values, now, DAY_MILLIS)?;
     // The end is not in it, and the last hour ends just after this moment.
     let span = until_ms.saturating_sub(since_ms).saturating_sub(1);
-    let bucket_seconds = match values.get("bucket").map(String::as_str) {
-        None => fitting_bucket(span),
-        Some("minute") => MINUTE_SECONDS,
-        Some("hour") => HOUR_SECONDS,
-        Some("day") => DAY_SECONDS,
-        Some(_) => return Err(Problem::query("bucket", "must be minute, hour or day")),
-    };
+    let bucket_seconds = Bucket::asked(values)?.unwrap_or_else(|| fitting_bucket(span)).seconds();
     let range = Range { since_ms, until_ms, bucket_seconds, filters: Filters { tenant, guard, reason } };
     if range.buckets() > MAX_BUCKETS {
         return Err(Problem::query("since", format!("would give more than {MAX_BUCKETS} buckets; take a larger bucket or a shorter time")));
@@ -73,13 +65,13 @@ pub(crate) fn range(values: &HashMap<String, String>, caller: &Caller, now: Time
     Ok(range)
 }
 
-fn fitting_bucket(span_millis: i64) -> u64 {
+fn fitting_bucket(span_millis: i64) -> Bucket {
     if span_millis <= BY_MINUTE_MILLIS {
-        MINUTE_SECONDS
+        Bucket::Minute
     } else if span_millis <= BY_HOUR_MILLIS {
-        HOUR_SECONDS
+        Bucket::Hour
     } else {
-        DAY_SECONDS
+        Bucket::Day
     }
 }
 

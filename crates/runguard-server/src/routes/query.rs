@@ -20,6 +20,41 @@ pub(crate) const DAY_MILLIS: i64 = 86_400_000;
 /// Longer than the log is kept as a rule, and as far back as what is read by the hour is of use.
 const MAX_HOURLY_MILLIS: i64 = 366 * DAY_MILLIS;
 
+/// The steps of a series.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bucket {
+    Minute,
+    Hour,
+    Day,
+}
+
+impl Bucket {
+    pub(crate) const ALL: [Self; 3] = [Self::Minute, Self::Hour, Self::Day];
+
+    pub(crate) const fn code(self) -> &'static str {
+        match self {
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+            Self::Day => "day",
+        }
+    }
+
+    pub(crate) const fn seconds(self) -> u64 {
+        match self {
+            Self::Minute => 60,
+            Self::Hour => HOUR_SECONDS,
+            Self::Day => 24 * HOUR_SECONDS,
+        }
+    }
+
+    /// The one that is asked for, if any.
+    pub(crate) fn asked(values: &HashMap<String, String>) -> Result<Option<Self>, Problem> {
+        let Some(asked) = values.get("bucket") else { return Ok(None) };
+        let found = Self::ALL.into_iter().find(|bucket| bucket.code() == asked);
+        found.map(Some).ok_or_else(|| Problem::query("bucket", "must be minute, hour or day"))
+    }
+}
+
 pub(crate) fn reader(app: &App, headers: &HeaderMap) -> Result<(Arc<Caller>, Timestamp), Problem> {
     let caller = auth::caller(&app.engine, app.openness, headers)?;
     auth::require(&caller, Role::Read)?;

@@ -15,7 +15,7 @@ use crate::time;
 use axum::extract::RawQuery;
 use axum::response::Response;
 use hyper::{HeaderMap, StatusCode};
-use runguard_engine::settings::SERVICE_KEYS;
+use runguard_engine::settings::{SERVICE_KEYS, unit_of};
 use runguard_engine::watch::Refused;
 use runguard_engine::{Caller, Role, SettingsSource};
 use runguard_http::reply::{JSON, Reply, reply};
@@ -39,6 +39,9 @@ fn tree(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Prob
         let Some(path) = visible(path, tenant.as_deref()) else { continue };
         let source = if caller.is_admin_of_all() { source.to_string() } else { kind_of(source).to_owned() };
         let mut leaf = json!({"value": value, "source": source});
+        if let Some(unit) = unit_of(&path).filter(|_| value.is_number()) {
+            leaf["unit"] = unit.into();
+        }
         if let Some(in_force) = waiting(app, &path, value) {
             leaf["value"] = in_force;
             leaf["after_restart"] = value.clone();

@@ -1,6 +1,6 @@
 //! `GET /v1/stats`: decisions counted by guard, reason and time.
 
-use super::query::{DAY_MILLIS, query, reader, time_asked};
+use super::query::{Bucket, DAY_MILLIS, query, reader, time_asked};
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;
@@ -32,12 +32,7 @@ async fn counts(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Rep
     if guard.as_deref().is_some_and(|guard| GuardName::from_code(guard).is_none()) {
         return Err(Problem::query("guard", "is no guard"));
     }
-    let minutes = match values.get("bucket").map(String::as_str) {
-        Some("minute") => 1,
-        None | Some("hour") => 60,
-        Some("day") => 1440,
-        Some(_) => return Err(Problem::query("bucket", "must be minute, hour or day")),
-    };
+    let minutes = (Bucket::asked(&values)?.unwrap_or(Bucket::Hour).seconds() / 60) as i64;
     let (since, until) = time_asked(&values, now, DAY_MILLIS)?;
     if until.saturating_sub(since) / 60_000 / minutes > MAX_BUCKETS {
         return Err(Problem::query("since", format!("would give more than {MAX_BUCKETS} buckets; take a larger bucket or a shorter time")));

@@ -121,7 +121,8 @@ impl Health {
         let is_new = {
             let mut away = self.away_since();
             let is_new = away.is_none();
-            away.get_or_insert(since);
+            // Whoever asked first and was not answered knows best: others may notice by a question that they asked later.
+            *away = Some(away.map_or(since, |known| known.min(since)));
             self.is_away.store(true, Ordering::Release);
             is_new
         };
@@ -186,5 +187,26 @@ impl Health {
         if self.log_away.swap(false, Ordering::AcqRel) {
             tracing::info!("the log takes rows again");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_longer_because_somebody_else_noticed_first() {
+        let (health, gone) = (Health::default(), LinkError::Away("gone".into()));
+        health.joined(1);
+        let asked = Instant::now();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        health.away(&gone, Instant::now());
+        health.away(&gone, asked);
+        assert!(!health.wait_until_back(Duration::from_millis(600)).await);
+        assert_eq!(asked.elapsed(), Duration::from_millis(600));
+        // A later question does not make it later.
+        health.away(&gone, Instant::now());
+        assert!(!health.wait_until_back(Duration::from_millis(700)).await);
+        assert_eq!(asked.elapsed(), Duration::from_millis(700));
     }
 }

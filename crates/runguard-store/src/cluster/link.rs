@@ -282,6 +282,8 @@ pub struct Condition {
     pub evicts: Option<String>,
     /// Keys it has thrown away since it was started.
     pub evicted: u64,
+    /// It says that it keeps no append-only file: started again, it is as old as its last snapshot, or empty.
+    pub without_aof: bool,
 }
 
 /// What a node says about erasures.

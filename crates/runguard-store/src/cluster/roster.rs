@@ -130,6 +130,13 @@ impl Roster {
             }
             (_, None) => tracing::info!("Redis throws no states away any more"),
         }
+        match (before.without_aof, condition.without_aof) {
+            (false, true) => tracing::warn!(
+                "Redis keeps no append-only file: started again, it is as it was at its last snapshot, or empty. Then answers are marked until the states are built from the log. Set appendonly yes"
+            ),
+            (true, false) => tracing::info!("Redis keeps an append-only file"),
+            (_, _) => {}
+        }
         if condition.evicted > before.evicted {
             tracing::error!(
                 keys = condition.evicted - before.evicted,

@@ -103,7 +103,15 @@ pub fn is_in_use(folder: &Path) -> bool {
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
-    _lock: fs::File,
+    lock: fs::File,
+}
+
+/// Said, and not left to the closing of the file: a process that is just being started holds copies of our files for a moment, and
+/// the lock with them.
+impl Drop for Folder {
+    fn drop(&mut self) {
+        _ = self.lock.unlock();
+    }
 }
 
 impl Folder {
@@ -117,7 +125,7 @@ impl Folder {
             Err(fs::TryLockError::WouldBlock) => return Err(OpenError::InUse { path: path.to_owned() }),
             Err(fs::TryLockError::Error(source)) => return Err(failed(source)),
         }
-        Ok(Self { path: path.to_owned(), _lock: lock })
+        Ok(Self { path: path.to_owned(), lock })
     }
 
     pub(crate) fn path(&self) -> &Path {

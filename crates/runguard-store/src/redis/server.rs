@@ -139,7 +139,8 @@ impl Dialer {
         if !new_enough(version) {
             return Err(OpenError::TooOld { place: place.to_string(), version: version.to_owned() });
         }
-        let clustered = line_of(&server, "redis_mode") == Some("cluster");
+        // Valkey has another name for it.
+        let clustered = ["redis_mode", "server_mode"].iter().any(|mode| line_of(&server, mode) == Some("cluster"));
         match (self.address.kind, clustered) {
             (Kind::Primary, true) => return Err(OpenError::ClusterMode { place: place.to_string() }),
             (Kind::Cluster, false) => return Err(OpenError::NotCluster { place: place.to_string() }),
@@ -374,6 +375,11 @@ pub(super) fn evicted_keys(stats: &str) -> u64 {
     line_of(stats, "evicted_keys").and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
+/// Only if it says so: who runs Redis for others may tell nothing of this.
+pub(super) fn is_without_aof(persistence: &str) -> bool {
+    line_of(persistence, "aof_enabled") == Some("0")
+}
+
 fn line_of<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
@@ -411,5 +417,12 @@ mod tests {
         let info = "# Server\r\nredis_version_old:1\r\nredis_version:7.0.15\r\n";
         assert_eq!(line_of(info, "redis_version"), Some("7.0.15"));
         assert_eq!(line_of(info, "redis"), None);
+    }
+
+    #[test]
+    fn a_server_that_says_nothing_of_its_files_is_not_blamed() {
+        assert!(is_without_aof("# Persistence\r\nloading:0\r\naof_enabled:0\r\n"));
+        assert!(!is_without_aof("# Persistence\r\naof_enabled:1\r\n"));
+        assert!(!is_without_aof("# Persistence\r\nloading:0\r\n") && !is_without_aof(""));
     }
 }

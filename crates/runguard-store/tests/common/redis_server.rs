@@ -297,6 +297,7 @@ impl Certificates {
 const PASS: u8 = 0;
 const CUT_AFTER_REQUEST: u8 = 1;
 const SWALLOW: u8 = 2;
+const HOLD: u8 = 3;
 
 /// A wire between client and server that can fail.
 #[derive(Debug)]
@@ -315,7 +316,14 @@ impl Proxy {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
                 let (back, there) = ((server.try_clone().unwrap(), client.try_clone().unwrap()), (client, server));
                 let (one, other) = (Arc::clone(&shared), Arc::clone(&shared));
-                std::thread::spawn(move || pump(there, |bytes, to| one.load(Ordering::SeqCst) == SWALLOW || to.write_all(bytes).is_ok()));
+                std::thread::spawn(move || {
+                    pump(there, |bytes, to| {
+                        while one.load(Ordering::SeqCst) == HOLD {
+                            std::thread::sleep(Duration::from_millis(5));
+                        }
+                        one.load(Ordering::SeqCst) == SWALLOW || to.write_all(bytes).is_ok()
+                    });
+                });
                 std::thread::spawn(move || {
                     pump(back, |bytes, to| match other.load(Ordering::SeqCst) {
                         // The server has answered, so it did what was asked; the client never hears of it.
@@ -343,6 +351,11 @@ impl Proxy {
     /// Nothing arrives, nothing comes back, the connection stays open.
     pub fn swallow(&self) {
         self.fails.store(SWALLOW, Ordering::SeqCst);
+    }
+
+    /// What is sent arrives when it passes again, whether its sender still waits or has hung up.
+    pub fn hold(&self) {
+        self.fails.store(HOLD, Ordering::SeqCst);
     }
 
     pub fn pass(&self) {

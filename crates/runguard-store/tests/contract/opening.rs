@@ -5,6 +5,8 @@ use crate::contract::toy::{
     write,
 };
 use runguard_store::{Durability, Embedded, Family, Names, OpenError, Options, Row};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A folder with a log of many pages, closed.
 async fn filled_folder() -> tempfile::TempDir {
@@ -26,6 +28,25 @@ async fn a_folder_in_use_is_refused_until_it_is_free() {
     let Toy { folder, store, .. } = toy;
     drop(store);
     assert_eq!(all_rows(&try_open(folder.path(), PLENTY).unwrap()).await.len(), 1);
+}
+
+/// Until it has become the other program, a process that is started has copies of all files of the one that starts it.
+#[test]
+fn a_folder_is_free_when_it_is_closed_whatever_is_just_started() {
+    let (folder, done) = (tempfile::tempdir().unwrap(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    Command::new("true").status().unwrap();
+                }
+            });
+        }
+        let opened: Vec<_> = (0..50).map(|_| try_open(folder.path(), PLENTY).map(drop)).collect();
+        done.store(true, Ordering::Relaxed);
+        let refused = opened.iter().filter(|opened| opened.is_err()).count();
+        assert_eq!(refused, 0, "of {}: {:?}", opened.len(), opened.iter().find(|opened| opened.is_err()));
+    });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

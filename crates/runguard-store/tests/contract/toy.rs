@@ -62,15 +62,8 @@ pub(crate) fn options(folder: &Path, memory_bytes: usize) -> Options {
     }
 }
 
-/// A process that another test is just starting holds copies of our files, the lock among them, for a moment.
 pub(crate) fn try_open(folder: &Path, memory_bytes: usize) -> Result<Store, OpenError> {
-    let deadline = Instant::now() + Duration::from_secs(5);
-    loop {
-        match Embedded::open(options(folder, memory_bytes), RULES) {
-            Err(OpenError::InUse { .. }) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
-            opened => return opened.map(Store::Embedded),
-        }
-    }
+    Embedded::open(options(folder, memory_bytes), RULES).map(Store::Embedded)
 }
 
 /// Its time is what the test tells.

@@ -449,7 +449,7 @@ class GuardRoutes:
         request_id: Optional[str] = None,
         **fields: Any,
     ) -> Answer:
-        """This was spent. It counts, also when it passes the limit. A key without a cost asks for a call: refused, it is not counted."""
+        """This was spent. It counts, also when it passes the limit. A key without a cost asks for a call: blocked, it is not counted."""
         return self.post(
             "/guard/budget/record",
             session_id=session_id,

@@ -32,6 +32,8 @@ import table
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parents[1]
 EXAMPLES = PACKAGE.parents[1] / "examples" / "python"
+# Where the environments are kept.
+HOME = PACKAGE / ".venv" / "adapters"
 PYTEST = "pytest==9.2.0"
 ATTEMPTS = 6
 TIMEOUT_SECONDS = 900
@@ -151,7 +153,7 @@ def main() -> int:
     parser.add_argument("--wheel", type=Path, help="the runguard wheel to test")
     parser.add_argument("--fill", action="store_true", help="only fill the environments; no wheel is needed")
     parser.add_argument("--quick", action="store_true", help="only the frameworks that install in seconds")
-    parser.add_argument("--venvs", type=Path, default=PACKAGE / ".venv" / "adapters", help="where the environments are kept")
+    parser.add_argument("--venvs", type=Path, default=HOME, help="where the environments are kept")
     parser.add_argument("--jobs", type=int, default=2, help="how many frameworks are tested at the same time")
     options = parser.parse_args()
     unknown = [name for name in options.frameworks if name not in known]

@@ -421,6 +421,17 @@ def test_failures_reported_to_redis_at_once_are_all_counted(redis_url: str) -> N
     assert failures_at_once(stores, call) == "failed 12 times"
 
 
+def test_anything_may_stand_in_redis_where_a_session_was(redis_url: str) -> None:
+    import redis
+
+    client = redis.Redis.from_url(redis_url)
+    call = ActionCall.of(api_event())
+    for damaged in (b"not ours", b'["half', b'{"a": 1}', b"\xff\xfe"):
+        client.set(f"runguard:action-group:{call.session_id}", damaged)
+        handler = wrapped(Action(failing), redis_url=redis_url)
+        assert [is_refused(handler(api_event(), None)) for _ in range(3)] == [False, False, True], damaged
+
+
 def test_redis_forgets_by_itself(redis_url: str) -> None:
     import redis
 

@@ -59,6 +59,7 @@ interface Exports {
   cost_usd(model: number, ...counts: Counts): number
   prices_set(models: number): number
   answer_size(answer: number): number
+  may_be_billed(names: number): number
   unmetered(path: number): number
   usage_read(provider: number, report: number): number
   prices_unknown(choice: number): number

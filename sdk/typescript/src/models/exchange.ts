@@ -2,7 +2,7 @@
 import { answerSize } from '../core/json.js'
 import { TripError, tripOf } from '../errors.js'
 import type { ModelCall } from '../model-call.js'
-import type { Usage } from '../prices.js'
+import { mayBeBilled, type Usage } from '../prices.js'
 import { asStream } from './bodies.js'
 import type { Reader, Route, Shown, ToolCall } from './routes.js'
 import { EventCutter, eventOf, isLast, written } from './events.js'
@@ -47,11 +47,9 @@ export function whenAborted(signal: AbortSignal | null | undefined, watched: { e
   return () => signal?.removeEventListener('abort', brokenOff)
 }
 
-/** A request that ended with an error. Only one that timed out, or was given up, may have been answered, and billed. */
+/** A request that ended with an error. */
 export async function failed(call: ModelCall | null, error: unknown): Promise<void> {
-  if (call === null) return
-  const wasLeft = error instanceof Error && /Timeout|Abort/.test(`${error.name} ${error.constructor.name}`)
-  await (wasLeft ? settle(call, null, '') : call.release())
+  if (call !== null) await (mayBeBilled(error) ? settle(call, null, '') : call.release())
 }
 
 /** The model that a request asks. */

@@ -4,7 +4,7 @@
 //   node run.mjs              all of them
 //   node run.mjs --quick      those that install in seconds
 //   node run.mjs mcp llmz     these
-//   node run.mjs --fill …     only downloads what they need; the SDK need not be built
+//   node run.mjs --fill …     only downloads what they need, and says where it is; the SDK need not be built
 //   node run.mjs --rows=FILE …  writes what was measured into FILE, for `sdk/python/tests/adapters/table.py --add FILE`; needs $RUNGUARD_BIN
 //
 // The folder is $RUNGUARD_ADAPTERS, or one under the system's temporary folder.
@@ -131,7 +131,12 @@ if (unknown.length > 0)
   throw new Error(`No environment is called ${unknown.join(', ')}. There are: ${Object.keys(environments).join(', ')}`)
 mkdirSync(folder, { recursive: true })
 if (process.argv.includes('--fill')) {
-  for (const name of names) await fill(name, environments[name], (await nodeFor(environments[name])).npm)
+  const filled = {}
+  for (const name of names) {
+    const { node, npm } = await nodeFor(environments[name])
+    filled[name] = { node, home: await fill(name, environments[name], npm) }
+  }
+  console.log(JSON.stringify(filled))
   process.exit()
 }
 if (!existsSync(join(sdk, 'dist/esm/index.js')))

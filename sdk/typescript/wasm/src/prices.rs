@@ -135,6 +135,12 @@ pub extern "C" fn unmetered(path: usize) -> i32 {
     with_texts([path], |[path]| runguard_core::prices::unmetered(path).map_or(DONE, refuse))
 }
 
+/// Whether a request that ended with an error of these names, one a line, may have been answered, and billed.
+#[unsafe(no_mangle)]
+pub extern "C" fn may_be_billed(names: usize) -> i32 {
+    with_texts([names], |[names]| i32::from(runguard_core::prices::may_be_billed(names.lines())))
+}
+
 /// Reads a usage report, given as JSON, of a provider, and leaves the counts in the output.
 #[unsafe(no_mangle)]
 pub extern "C" fn usage_read(provider: usize, report: usize) -> i32 {

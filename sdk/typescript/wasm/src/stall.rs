@@ -2,7 +2,7 @@
 
 use crate::boundary::{DONE, GONE, TRIPPED, Table, answer, length, millis, overlaid, refuse, with_texts};
 use runguard_core::detect::stall::{
-    CallEffect, Preset, Rung, StallRule, StallSessions, StallSettings, Step, Verdict, error_fingerprint, result_fingerprint,
+    CallEffect, Outcome, Preset, Rung, StallRule, StallSessions, StallSettings, Step, Verdict, result_fingerprint,
 };
 use runguard_core::fingerprint::of_text;
 use runguard_core::run::{Failure, Gave, Stalls};
@@ -22,12 +22,9 @@ pub(crate) fn shared(handle: u32) -> Option<Stalls> {
 
 /// What a call gave, as texts; a length below 0 stands for none.
 pub(crate) fn gave<'a>(result: i32, result_text: &str, error: i32, error_text: &'a str, effect: CallEffect) -> Gave<'a> {
-    Gave {
-        effect,
-        tokens: 0,
-        result: (result >= 0).then(|| result_fingerprint(result_text)),
-        error: (error >= 0).then(|| Failure { text: error_text, fingerprint: error_fingerprint(error_text) }),
-    }
+    let outcome = Outcome::of((result >= 0).then_some(result_text), (error >= 0).then_some(error_text));
+    let error = outcome.error.map(|fingerprint| Failure { text: error_text, fingerprint });
+    Gave { effect, tokens: 0, result: outcome.result, error }
 }
 
 /// The thresholds of a preset with some of them replaced.

@@ -218,7 +218,7 @@ impl Talk<'_> {
 pub(super) static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "healthy",
-        about: "conversations as they should be, through every guard: nothing may be refused",
+        about: "conversations as they should be, through every guard: nothing may be blocked",
         reasons: &[],
         weight: 60,
         variants: SECTIONS.len() as u32,
@@ -608,7 +608,7 @@ fn agent_stall(talk: &mut Talk<'_>, variant: u32) {
             5 if turn % 2 == 0 => {
                 json!({"tool": "write_file", "args": {"path": "fix.py", "content": format!("try {turn}")}, "result": "ok"})
             }
-            5 => json!({"tool": "run_tests", "args": {"path": "tests"}, "error": format!("1 failed: assert {turn} == 7")}),
+            5 => json!({"tool": "run_tests", "args": {"path": "tests"}, "error": "1 failed: assert 6 == 7"}),
             6 => {
                 let (old, new) = if turn % 2 == 0 { ("retries = 3", "retries = 5") } else { ("retries = 5", "retries = 3") };
                 json!({"tool": "edit_file", "args": {"path": "settings.py", "old_str": old, "new_str": new}, "result": "ok"})

@@ -12,12 +12,28 @@ use xxhash_rust::xxh3::xxh3_64;
 /// One name for texts that differ only in what changes from run to run: times, durations, addresses, what is named as such, and
 /// white space. Not ids of things: another commit or order is another result.
 pub fn result_fingerprint(text: &str) -> u64 {
-    xxh3_64(Lasting::of(text).as_bytes())
+    xxh3_64(Lasting::of(&without_asides(text)).as_bytes())
+}
+
+/// What a harness writes for the model between these, into whatever it sends, is nobody's word and no part of what a call gave: Claude Code
+/// tells so in every result how many tokens are left.
+const ASIDE: (&str, &str) = ("<system-reminder>", "</system-reminder>");
+
+fn without_asides(text: &str) -> Cow<'_, str> {
+    let Some((before, mut rest)) = text.split_once(ASIDE.0) else { return Cow::Borrowed(text) };
+    let mut kept = before.to_owned();
+    // One that does not end is all that follows.
+    while let Some((_, after)) = rest.split_once(ASIDE.1) {
+        let (between, next) = after.split_once(ASIDE.0).unwrap_or((after, ""));
+        kept.push_str(between);
+        rest = next;
+    }
+    Cow::Owned(kept)
 }
 
 /// One name for errors that say the same about other things: numbers, ids, quoted texts and paths do not matter either.
 pub fn error_fingerprint(text: &str) -> u64 {
-    let start: String = text.chars().take(ERROR_CHARS).collect();
+    let start: String = without_asides(text).chars().take(ERROR_CHARS).collect();
     let mut out = String::with_capacity(start.len());
     for word in start.split_whitespace() {
         if !out.is_empty() {
@@ -30,6 +46,28 @@ pub fn error_fingerprint(text: &str) -> u64 {
         }
     }
     xxh3_64(out.as_bytes())
+}
+
+/// What a call gave, as it is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Outcome {
+    /// Of what it said, whether it failed or not; `None` when nothing is known of it.
+    pub result: Option<u64>,
+    /// Of which kind its failure is, when it failed.
+    pub error: Option<u64>,
+}
+
+impl Outcome {
+    /// Of the texts as they were told. What failed has said something too: "5 failed" and "2 failed" are one kind of failure and two
+    /// results, and whoever came from the one to the other got somewhere.
+    pub fn of(result: Option<&str>, error: Option<&str>) -> Self {
+        Self { result: result.or(error).map(result_fingerprint), error: error.map(error_fingerprint) }
+    }
+
+    /// Of one text that tells both.
+    pub fn of_text(text: &str, failed: bool) -> Self {
+        Self::of(Some(text), failed.then_some(text))
+    }
 }
 
 /// Words that tools begin with when they failed, where nothing beside the text says so.
@@ -75,15 +113,52 @@ fn object_says_error(text: &str) -> bool {
         return false;
     }
     let Ok(Object { error, is_error }) = serde_json::from_str(text) else { return false };
-    let says = error.is_some_and(|error| match error {
-        Value::Null | Value::Bool(false) => false,
+    error.is_some_and(|error| is_an_error(&error)) || is_error == Some(true)
+}
+
+/// Whether what stands in a member called `error` is one: many servers have the member in every answer, with nothing in it.
+///
+/// ```
+/// use runguard_core::detect::stall::is_an_error;
+/// use serde_json::json;
+///
+/// assert!([json!(null), json!(false), json!(0), json!(""), json!([]), json!({})].iter().all(|nothing| !is_an_error(nothing)));
+/// assert!([json!(true), json!(1), json!("no"), json!({"code": 500})].iter().all(is_an_error));
+/// ```
+pub fn is_an_error(member: &Value) -> bool {
+    match member {
+        Value::Null => false,
+        Value::Bool(is_error) => *is_error,
         Value::String(text) => !text.is_empty(),
         Value::Number(number) => number.as_f64() != Some(0.0),
         Value::Array(items) => !items.is_empty(),
         Value::Object(members) => !members.is_empty(),
-        Value::Bool(true) => true,
-    });
-    says || is_error == Some(true)
+    }
+}
+
+/// Words that frameworks begin with where they write what tools gave as plain text.
+const FRAMEWORKS: [&str; 7] = ["observation", "tool", "result", "output", "calling", "function", "execution"];
+/// How messages begin that harnesses write by themselves.
+const BY_THEMSELVES: [&str; 2] = ["<task-notification>", "Stop hook feedback"];
+/// What harnesses tell a model that stands still because it waits for somebody.
+const NOBODY_IS_THERE: &str = "NEVER ASK FOR HUMAN";
+
+/// Whether a message in the user's name is a framework's answer to what the model said: what people say begins everything anew, and may be
+/// said again.
+pub fn is_framework(text: &str) -> bool {
+    let text = without_asides(text);
+    let text = text.trim();
+    if text.is_empty() || BY_THEMSELVES.iter().any(|known| text.starts_with(known)) {
+        return true;
+    }
+    let word: String = text
+        .trim_start_matches(|character: char| !character.is_alphanumeric())
+        .chars()
+        .take_while(|character| character.is_alphabetic())
+        .take(16)
+        .collect();
+    let word = word.to_lowercase();
+    FRAMEWORKS.iter().any(|known| word.starts_with(known)) || text.contains(NOBODY_IS_THERE) || says_error(text)
 }
 
 /// Of an error this much is compared: what follows is often a trace of where it happened.
@@ -217,7 +292,8 @@ impl<'a> Lasting<'a> {
         }
         let word_of_text = &self.text[self.at..end_of_text];
         let is_named = || self.named && is_volatile_name(self.name);
-        if starts_with_digit && (is_named() || is_volatile(word_of_text) || self.is_count(&self.text[self.at..end])) {
+        let is_measured = || end == end_of_text && is_measured(word_of_text, &self.text[end..]);
+        if starts_with_digit && (is_named() || is_volatile(word_of_text) || is_measured() || self.is_count(&self.text[self.at..end])) {
             self.replace(end_of_text, '#');
             (self.name, self.named) = ("", false);
         } else {
@@ -332,16 +408,48 @@ fn bare(word: &str) -> &str {
     word.trim_matches(|letter: char| !letter.is_alphanumeric())
 }
 
-/// "0.53s", "12:30:05", "2026-01-02T03:04:05Z", "0x7f3a".
+/// "0.53s", "1m3.2s", "12:30:05", "2026-01-02T03:04:05Z", "0x7f3a".
 fn is_volatile(word: &str) -> bool {
     if !word.starts_with(|first: char| first.is_ascii_digit()) {
         return false;
     }
-    let is_duration = || {
-        let unit = word.trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == '.');
-        unit.len() < word.len() && matches!(unit, "s" | "ms" | "us" | "µs" | "ns" | "sec" | "secs" | "seconds")
-    };
-    word.starts_with("0x") || is_duration() || is_clock(word)
+    word.starts_with("0x") || is_duration(word) || is_clock(word)
+}
+
+/// What follows a number, behind its digits.
+fn behind_number(word: &str) -> &str {
+    word.trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == '.')
+}
+
+/// One number with a unit of seconds or less, or several with units of time. "5m" alone may be of anything.
+fn is_duration(word: &str) -> bool {
+    let unit = behind_number(word);
+    if unit.len() < word.len() && matches!(unit, "s" | "ms" | "us" | "µs" | "ns" | "sec" | "secs" | "seconds") {
+        return true;
+    }
+    let (mut rest, mut parts) = (word, 0);
+    while !rest.is_empty() {
+        let unit = behind_number(rest);
+        let letters = unit.find(|letter: char| letter.is_ascii_digit()).unwrap_or(unit.len());
+        if unit.len() == rest.len() || !matches!(&unit[..letters], "d" | "h" | "m" | "min" | "s" | "ms") {
+            return false;
+        }
+        (rest, parts) = (&unit[letters..], parts + 1);
+    }
+    parts > 1
+}
+
+/// "0.00 sec", "3 seconds", "12 ms": the unit is a word of its own. An "s" stands for seconds behind parts of them.
+fn is_measured(word: &str, after: &str) -> bool {
+    let Some(after) = after.strip_prefix(' ').filter(|_| behind_number(word).is_empty()) else { return false };
+    let unit = after.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
+    match unit {
+        "ms" | "us" | "µs" | "ns" | "sec" | "secs" | "second" | "seconds" | "msec" | "millisecond" | "milliseconds" | "microseconds" => {
+            true
+        }
+        "s" => word.contains('.'),
+        _ => false,
+    }
 }
 
 /// A time of day with its seconds, alone or behind a date. "12:5" is a line and a column, "9:00" an appointment.
@@ -382,6 +490,19 @@ fn names_a_thing(word: &str) -> bool {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn what_a_harness_says_aside_is_no_part_of_a_result() {
+        let told = |left: u32| format!("same\n<system-reminder>\n<total_tokens>{left} tokens left</total_tokens>\n</system-reminder>");
+        assert_eq!(result_fingerprint(&told(14_997_609)), result_fingerprint(&told(14_980_001)));
+        assert_eq!(result_fingerprint(&told(1)), result_fingerprint("same"));
+        assert_eq!(error_fingerprint(&told(1)), error_fingerprint("same"));
+        let twice = "<system-reminder>a</system-reminder>one <system-reminder>b</system-reminder>two <system-reminder>never ends";
+        assert_eq!(without_asides(twice), "one two ");
+        assert_ne!(result_fingerprint(&told(1)), result_fingerprint("other"));
+        assert!(is_framework("<system-reminder>be careful</system-reminder>") && is_framework("Stop hook feedback:\n- go on"));
+        assert!(!is_framework("<system-reminder>be careful</system-reminder> Please use printf."));
+    }
 
     /// [`Lasting`], as it was first written: a letter at a time.
     struct ByLetters<'a> {
@@ -454,8 +575,11 @@ mod tests {
                 word = name;
             }
             let word_of_text = word.trim_end_matches(['.', ':', '!', '?']);
-            let volatile =
-                (self.named && starts_with_digit && is_volatile_name(self.name)) || is_volatile(word_of_text) || self.is_count(word);
+            let is_measured = || starts_with_digit && word.len() == word_of_text.len() && is_measured(word, &self.rest[word.len()..]);
+            let volatile = (self.named && starts_with_digit && is_volatile_name(self.name))
+                || is_volatile(word_of_text)
+                || is_measured()
+                || self.is_count(word);
             if volatile {
                 self.out.push('#');
                 self.rest = &self.rest[word_of_text.len()..];
@@ -485,7 +609,7 @@ mod tests {
             proptest::sample::select(vec![
                 " ", " ", "  ", "\n", "\t ", "\u{a0}", "\u{2003}", "\u{3000}x", "\u{85}", "\"", "'", ":", "=", ",", "(", "]", ".", "!", "?", "…", "é", "ab",
                 "durationMs", "took", "request-id", "updated_at", "id", "time", "traceId", "SpanID", "at", "12", "0.53s", "0x7f", "12:30:05", "2x",
-                "this session", " so far", "2026-01-02T03:04:05Z", "a.rs:12:5", "ts:5", "elapsed:", "ms", "中", "µs", "3µs", "a_b-c.d e", "x",
+                "this session", " so far", "2026-01-02T03:04:05Z", "a.rs:12:5", "ts:5", "elapsed:", "ms", "中", "µs", "3µs", "a_b-c.d e", "x", "0.00", " sec", " seconds", " ms", " s", "1m3.2s", "7", "5m",
             ]).prop_map(str::to_owned),
             any::<String>(),
         ], 0..24)) {
@@ -532,6 +656,11 @@ mod tests {
             ("'x-request-id': '9f2c51'\nbody", "'x-request-id': '77ab00'\nbody"),
             ("file is empty. [read 2x this session]", "file is empty. [read 3x this session]"),
             ("[12:30:05] started", "[12:31:17.250] started"),
+            ("2 rows in set (0.00 sec)", "2 rows in set (0.13 sec)"),
+            ("done, took 3 seconds", "done, took 14 seconds"),
+            ("built in 12 ms.", "built in 340 ms."),
+            ("real 1m3.2s", "real 2m0.7s"),
+            ("finished in 0.31 s", "finished in 1.02 s"),
             ("at 2026-01-02T03:04:05Z: ok", "at 2026-02-03T04:05:06.123+02:00: ok"),
         ] {
             assert!(same(one, other), "{one} / {other}: {:?} {:?}", Lasting::of(one), Lasting::of(other));
@@ -596,6 +725,11 @@ mod tests {
             (r#"{"time": "x", "left": 3}"#, r#"{"time": "x", "left": 4}"#),
             ("ratio 12:30:5", "ratio 12:31:5"),
             ("ümlaut 1", "ümlaut 2"),
+            ("3 secrets", "4 secrets"),
+            ("page 3 s", "page 4 s"),
+            ("12 rows", "13 rows"),
+            ("5m away", "6m away"),
+            ("rows: 3. Seconds later", "rows: 4. Seconds later"),
         ] {
             assert!(!same(one, other), "{one} / {other}: {}", Lasting::of(one));
         }

@@ -2,8 +2,7 @@
 //!
 //! What a run is called says nothing of it; its tools do. Who clicks and scrolls sits in front of a browser, who talks with a person and has
 //! neither shell nor files answers questions, and all others are taken for agents that work. It is told by the calls before a step, so
-//! that whoever watches a run while it goes and whoever reads of it later come to the same, but for a person who speaks in the middle: a
-//! record does not tell a new task from an answer.
+//! that whoever watches a run while it goes and whoever reads of it later come to the same.
 
 use super::effect::CallEffect;
 use super::fingerprints::words_of;
@@ -106,11 +105,11 @@ impl Kinds {
     }
 
     /// Another task may be another kind of work: its own calls tell.
-    pub(super) fn person_spoke(&mut self) {
+    pub fn person_spoke(&mut self) {
         *self = Self { spoke: (self.spoke + 1).min(2), ..Self::default() };
     }
 
-    /// A person answered what the agent said.
+    /// A person answered what the agent said, as far as a record tells that does not say who spoke.
     pub const fn person_answered(&mut self) {
         self.spoke = 2;
     }

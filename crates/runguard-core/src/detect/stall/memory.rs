@@ -24,8 +24,9 @@ pub(super) struct Memory {
     same: Same,
     /// Calls in a row that failed.
     failing: u32,
-    /// Whether a check ever failed again after a change, whatever it said.
-    failed_again: bool,
+    /// Whether the run ever showed one of the signs that say something of a long run: a check that failed again after a change, whatever
+    /// it said, or a file that was put back again and again.
+    sign: bool,
     /// Tokens that were used, as far as they were told.
     tokens: u64,
     /// Of them those that were known at the call before.
@@ -123,8 +124,8 @@ impl Memory {
         self.failing
     }
 
-    pub(super) const fn failed_again(&mut self) {
-        self.failed_again = true;
+    pub(super) const fn shows_sign(&mut self) {
+        self.sign = true;
     }
 
     pub(super) const fn spent(&mut self, tokens: u64) {
@@ -142,8 +143,8 @@ impl Memory {
         (before, self.tokens)
     }
 
-    pub(super) const fn has_failed_again(&self) -> bool {
-        self.failed_again
+    pub(super) const fn has_sign(&self) -> bool {
+        self.sign
     }
 
     /// How often a call gave the same again, each time after a change; 1 the first time. Only what this call adds counts: 0
@@ -252,10 +253,8 @@ impl Memory {
         let has_tokens = self.tokens > 0;
         let has_targets = !self.targets.is_empty();
         // Bit 17 is of an earlier version, and free.
-        let flags = u64::from(has_targets) << HAS_TARGETS
-            | self.kinds.bits() << KINDS
-            | u64::from(has_tokens) << 18
-            | u64::from(self.failed_again) << 16;
+        let flags =
+            u64::from(has_targets) << HAS_TARGETS | self.kinds.bits() << KINDS | u64::from(has_tokens) << 18 | u64::from(self.sign) << 16;
         let counts = u64::from(self.changes) << 32 | flags | (self.files.len() as u64) << 8 | self.checks.len() as u64;
         let Same { tool, gave, call, times } = self.same;
         let mut words = vec![counts, tool, gave, call, u64::from(self.failing) << 32 | u64::from(times)];
@@ -300,7 +299,7 @@ impl Memory {
                 .collect(),
             same: Same { tool: *tool, gave: *gave, call: *call, times: *times as u32 },
             failing: (times >> 32) as u32,
-            failed_again: counts >> 16 & 1 == 1,
+            sign: counts >> 16 & 1 == 1,
             tokens,
             tokens_judged,
             targets: targets.iter().take(TARGETS).copied().collect(),
@@ -387,7 +386,7 @@ mod tests {
             memory.kinds_mut().called("click", CallEffect::Acts { on: number });
         }
         memory.kinds_mut().person_spoke();
-        memory.failed_again();
+        memory.shows_sign();
         memory.spent(7);
         assert_eq!(memory.tokens_judged(), (0, 7));
         memory.spent(u64::MAX);

@@ -325,6 +325,21 @@ fn a_check_that_succeeds_after_every_change_is_told_at_most() {
 }
 
 #[test]
+fn a_file_that_is_put_back_the_third_time_is_a_sign_of_a_long_run_too() {
+    let never = Ladder { steer: 0, block: 0, stop: 0 };
+    let settings = Preset::Coding.settings().put_back(never).long_run(Ladder { steer: 8, block: 0, stop: 10 });
+    let rungs = |times_back: u64| -> Vec<Rung> {
+        let mut detector = StallDetector::new(settings.clone()).unwrap();
+        let by = |number: u64| if number.is_multiple_of(2) { 7 } else { 7_u64.wrapping_neg() };
+        let edits = (0..=times_back).map(|number| did("edit_file", number, number, CallEffect::Edits { file: 1, by: by(number) }));
+        let looks = (50..60).map(|number| did("grep", number, number, CallEffect::Looks));
+        edits.chain(looks).map(|step| detector.observe(step).rung).collect()
+    };
+    assert!(rungs(2).iter().all(|rung| *rung == Rung::GoOn), "twice is no sign: {:?}", rungs(2));
+    assert_eq!(rungs(3)[6..10], [Rung::GoOn, Rung::Steer, Rung::GoOn, Rung::Stop]);
+}
+
+#[test]
 fn a_long_run_in_which_a_check_failed_again_is_told_first_and_ended_where_somebody_says_what_is_long() {
     let settings = Preset::Coding.settings().unmoved(Ladder { steer: 0, block: 0, stop: 0 });
     let settings = settings.long_run(Ladder { steer: 39, block: 0, stop: 51 });

@@ -175,3 +175,11 @@ fn what_a_status_means_for_another_attempt() {
         assert_eq!(super::again(StatusCode::from_u16(status).unwrap()), again, "{status}");
     }
 }
+
+#[test]
+fn the_page_of_metrics_names_every_kind() {
+    let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md"));
+    let line = page.lines().find(|line| line.contains("`runguard_alerts_total`")).unwrap();
+    let kinds: Vec<&str> = line.split_once('(').and_then(|(_, rest)| rest.split_once(')')).unwrap().0.split(", ").collect();
+    assert_eq!(kinds, TargetKind::ALL.map(|kind| format!("`{}`", kind.code())));
+}

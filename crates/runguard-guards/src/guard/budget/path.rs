@@ -48,8 +48,8 @@ impl Request {
         let mut began = Vec::new();
         for Drawn { period, limits, .. } in self.drawn_on(settings) {
             let mut account = account_at(path.len());
-            if let Some(period) = period.filter(|_| account.is_over(now)) {
-                let entry = Entry::Began { ends: settings.time_zone.end_of(period, now) };
+            let due = period.map(|period| account.due(period, now, |at| settings.time_zone.end_of(period, at)));
+            for entry in due.into_iter().flatten() {
                 account.to_mut().apply(&entry, now, MAX_STORED_KEYS);
                 began.push(Event { steps: path.len() as u32, entry });
             }
@@ -81,6 +81,8 @@ impl Request {
                         push(Entry::Spent(cost));
                     }
                 }
+                // What is many sessions' has no place for what takes nothing of it.
+                Act::Reserve if steps > 0 && cost == Cost::ZERO => {}
                 Act::Reserve => {
                     let (id, expires) = (self.number_of_reservation(moment.decision_id), moment.now.plus(settings.reservation));
                     push(match self.unsettled {
@@ -159,7 +161,10 @@ impl Request {
     }
 
     /// The most reservations are open so many steps up.
-    pub(super) fn is_full_at(&self, steps: usize, account: &Account, now: Timestamp) -> Option<Block> {
+    pub(super) fn is_full_at(&self, steps: usize, account: &Account, cost: Cost, now: Timestamp) -> Option<Block> {
+        if steps > 0 && cost == Cost::ZERO {
+            return None;
+        }
         let most = if steps < self.line() { MAX_STORED_RESERVATIONS } else { MAX_STORED_RESERVATIONS_OF_SCOPE };
         let is_full = self.act == Act::Reserve && account.open() >= most;
         let open = if is_full { account.leases(now).count() } else { 0 };

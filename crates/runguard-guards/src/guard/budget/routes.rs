@@ -134,7 +134,7 @@ route!(
     RECORD_ROUTE,
     "record",
     Record,
-    "This was spent. It counts, also when it passes the limit. A key without a cost asks for a call: refused, it is not counted.",
+    "This was spent. It counts, also when it passes the limit. A key without a cost asks for a call: blocked, it is not counted.",
     cost_fields![],
     cost_answers![CAP, NEAREST, NEAREST_NAME, NEAREST_PERCENT, NEAREST_RENEWS, PASSED],
     &[Reason::UnknownModel, Reason::CallCapReached, Reason::BudgetExceeded]
@@ -175,10 +175,10 @@ route!(
     &[]
 );
 
-const LEVEL: AnswerField = says("level", AnswerKind::Text, "Refused: whether this budget, the parent or a scope is used up.");
-const SCOPE: AnswerField = says("scope", AnswerKind::Text, "Refused by a scope: which, such as team/day.");
-const SCOPE_NAME: AnswerField = says("scope_name", AnswerKind::Text, "Refused by a scope: whose, such as the name of the team.");
-const RENEWS: AnswerField = says("renews_in_seconds", AnswerKind::Whole, "Refused by a limit of a period: when the next one begins.");
+const LEVEL: AnswerField = says("level", AnswerKind::Text, "Blocked: whether this budget, the parent or a scope is used up.");
+const SCOPE: AnswerField = says("scope", AnswerKind::Text, "Blocked by a scope: which, such as team/day.");
+const SCOPE_NAME: AnswerField = says("scope_name", AnswerKind::Text, "Blocked by a scope: whose, such as the name of the team.");
+const RENEWS: AnswerField = says("renews_in_seconds", AnswerKind::Whole, "Blocked by a limit of a period: when the next one begins.");
 const MODEL: AnswerField = says("model", AnswerKind::Text, "Unknown model: its name.");
 const CREDITS_LEFT: AnswerField =
     says("remaining_credits", AnswerKind::Number, "Dollars left as credits, where the question is in credits.");

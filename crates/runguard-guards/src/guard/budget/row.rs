@@ -197,7 +197,7 @@ pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
     Shows { spending: Some(spending), ..Shows::default() }
 }
 
-const ASKED_UNKNOWN: Doubt = Doubt::of_guard(0, "refused budget requests are kept without what they asked for: they stay refused");
+const ASKED_UNKNOWN: Doubt = Doubt::of_guard(0, "blocked budget requests are kept without what they asked for: they stay blocked");
 const KEY_UNKNOWN: Doubt =
     Doubt::of_guard(1, "budget checks and reservations are kept without their key: the cap is not looked at for them");
 const TOKENS_UNKNOWN: Doubt =
@@ -277,7 +277,7 @@ impl Retell for Retelling {
                 Entry::Settled { id } => request.reservation = Some(self.reservations.get(&id).cloned().unwrap_or_else(|| id.to_string())),
                 // Its name is not kept; a name made of its number tells it from others all the same.
                 Entry::Counted { key } => request.key = Some(key.to_string()),
-                Entry::Began { .. } => {}
+                Entry::Began { .. } | Entry::TakenBack { .. } => {}
             }
         }
         Some(Retold::of(request))

@@ -6,6 +6,7 @@ use crate::input::is_per;
 use runguard_core::calendar::Period;
 use runguard_core::ledger::{Limits, MOST_SCOPES, Scope, scope_label};
 use runguard_core::money::NanoDollars;
+use runguard_core::nearest::closest;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -166,6 +167,17 @@ impl Request {
             _ => said,
         };
         name.filter(|name| !name.is_empty())
+    }
+
+    /// What is said of scopes that it names and that nothing limits: who misspells one has no limit, and would not know.
+    pub(super) fn unlimited_scopes(&self, settings: &Settings) -> impl Iterator<Item = String> {
+        let known = || settings.scopes.0.iter().map(|rule| rule.per.as_str());
+        let is_unlimited =
+            move |scope: &&Scope| scope.limits == Limits::default() && scope.max_credits.is_none() && known().all(|per| per != scope.per);
+        self.scopes.iter().filter(is_unlimited).map(move |Scope { per, .. }| {
+            let hint = closest(per, known()).map_or_else(String::new, |near| format!(" Did you mean `{near}`?"));
+            format!("the scope `{per}` limits nothing: it came without a limit, and the settings (guards.budget.scopes) have none for it; what is spent is only counted.{hint}")
+        })
     }
 
     /// Scopes of the settings that apply to it, and those it names itself; each once.

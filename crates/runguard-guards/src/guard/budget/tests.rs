@@ -487,6 +487,46 @@ fn a_period_begins_anew_and_a_clock_that_jumps_back_frees_nothing() {
 }
 
 #[test]
+fn a_clock_that_ran_far_ahead_closes_no_day() {
+    const HOUR: i64 = 3_600_000;
+    // 2026-10-26T12:00Z.
+    const NOON: i64 = 1_793_016_000_000;
+    let mut story = with_scopes(json!({"tenant": {"day": {"max_usd": 5}}}));
+    assert!(story.at(NOON + 400 * 24 * HOUR).allows(&*drawing("record", "a", 3.0, json!([]))));
+    let day = Cost::usd(NanoDollars::parse("3").unwrap());
+    // Nobody asked for it on this day, but it was spent, and the clock was the mistake.
+    assert_eq!(story.at(NOON).refuses(&*drawing("reserve", "a", 2.1, json!([]))), Reason::BudgetExceeded);
+    assert!(story.at(NOON + 1).allows(&*drawing("record", "a", 0.0, json!([{"per": "tenant", "period": "day"}]))));
+    assert!(story.at(NOON + 2).allows(&*drawing("reserve", "a", 1.0, json!([]))));
+    assert_eq!(story.scope("tenant/day", "").spent(Timestamp::from_millis(NOON + 2)), day);
+    assert!(story.at(NOON + 24 * HOUR).allows(&*drawing("reserve", "b", 4.0, json!([]))), "the next day is new");
+    assert_eq!(story.scope("tenant/day", "").spent(Timestamp::from_millis(NOON + 24 * HOUR)), Cost::ZERO);
+}
+
+#[test]
+fn what_takes_nothing_has_no_place_in_what_is_shared() {
+    let mut story = with_scopes(json!({"tenant": {"total": {"max_usd": 5}}}));
+    let free = json!({"session_id": "a", "usd": 0, "parent": "team"});
+    assert!(story.at(0).allows(&*operation("/guard/budget/reserve", free)));
+    let Some(Value::Text(id)) = story.fact("reservation_id") else { panic!("it is granted") };
+    assert_eq!(story.scope("tenant", "").open(), 0);
+    let commit = json!({"session_id": "a", "usd": 2, "reservation_id": id, "parent": "team"});
+    assert!(story.at(1).allows(&*operation("/guard/budget/commit", commit)));
+    assert_eq!(story.fact("known"), Some(true.into()), "its own budget knows it");
+    assert_eq!(story.scope("tenant", "").spent(Timestamp::from_millis(1)), Cost::usd(NanoDollars::parse("2").unwrap()));
+}
+
+#[test]
+fn a_scope_that_nothing_limits_is_said() {
+    let mut story = with_scopes(json!({"team": {"day": {"max_usd": 1}}}));
+    story.at(0).run(&*drawing("check", "a", 0.0, json!([{"per": "team", "name": "x"}, {"per": "user", "name": "y", "max_usd": 1}])));
+    assert!(story.warnings().is_empty(), "{:?}", story.warnings());
+    story.at(1).run(&*drawing("check", "a", 0.0, json!([{"per": "taem", "name": "x"}])));
+    let [said] = story.warnings() else { panic!("{:?}", story.warnings()) };
+    assert!(said.starts_with("the scope `taem` limits nothing") && said.ends_with("Did you mean `team`?"), "{said}");
+}
+
+#[test]
 fn what_was_taken_as_paid_in_a_period_is_not_paid_again_in_the_next() {
     const MINUTE: i64 = 60_000;
     // 2026-10-24T22:00Z: a day begins in Berlin.
@@ -497,7 +537,13 @@ fn what_was_taken_as_paid_in_a_period_is_not_paid_again_in_the_next() {
         assert!(story.at(BEGINS - 20 * MINUTE).allows(&*operation("/guard/budget/reserve", late)));
         let Some(Value::Text(id)) = story.fact("reservation_id") else { panic!("it is granted") };
         if is_booked {
-            assert!(story.at(BEGINS - MINUTE).allows(&*drawing("reserve", "other", 0.0, json!([]))));
+            assert!(story.at(BEGINS - MINUTE).allows(&*drawing("reserve", "other", 0.5, json!([]))));
+            let Some(Value::Text(id)) = story.fact("reservation_id") else { panic!("it is granted") };
+            assert!(
+                story
+                    .at(BEGINS - MINUTE)
+                    .allows(&*operation("/guard/budget/release", json!({"session_id": "other", "reservation_id": id})))
+            );
         }
         assert_eq!(story.at(BEGINS - 1).refuses(&*drawing("check", "other", 2.1, json!([]))), Reason::BudgetExceeded);
         assert!(story.at(BEGINS).allows(&*drawing("check", "other", 5.0, json!([]))), "a new day");

@@ -51,7 +51,7 @@ pub static CHECK_ROUTE: Route = Route {
         ),
         says("queries_in_window", AnswerKind::Whole, "Cap: queries recorded."),
         says("cap", AnswerKind::Whole, "Cap: queries allowed."),
-        says("best_confidence_seen", AnswerKind::Number, "Refused for its topic: the highest confidence seen for it."),
+        says("best_confidence_seen", AnswerKind::Number, "Blocked for its topic: the highest confidence seen for it."),
         says("prior_confidence", AnswerKind::Number, "Low confidence: the confidence that counted."),
         says("threshold", AnswerKind::Number, "Low confidence: below this no second query."),
     ],

@@ -1,4 +1,4 @@
-//! Budgets that refuse much or hardly anything, and models without a price.
+//! Budgets that block much or hardly anything, and models without a price.
 
 use super::reading::{decisions_of, fired, is_rest, named, path, reason_of, rounded, sessions_of, subject_of};
 use super::{Draft, Facts};
@@ -36,9 +36,9 @@ pub(super) fn budget_refused(overview: &Overview, facts: &Facts<'_>) -> Vec<Insi
         };
         draft.say(
             overview,
-            format!("Budget {} refuses often", named(&budget.budget)),
+            format!("Budget {} blocks often", named(&budget.budget)),
             format!(
-                "It refused {} times. Look at what these runs spend their money on; if the work is worth it, {change}.",
+                "It blocked {} times. Look at what these runs spend their money on; if the work is worth it, {change}.",
                 budget.refused
             ),
         )
@@ -111,6 +111,6 @@ pub(super) fn unpriced_model(overview: &Overview, _facts: &Facts<'_>) -> Vec<Ins
     vec![draft.say(
         overview,
         "A model has no price".into(),
-        format!("{} calls were refused because their model is not in the price table. Check the model's name, or decide with unknown_models what is done with it.", fired(count)),
+        format!("{} calls were blocked because their model is not in the price table. Check the model's name, or decide with unknown_models what is done with it.", fired(count)),
     )]
 }

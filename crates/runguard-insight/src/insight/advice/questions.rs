@@ -174,7 +174,7 @@ pub(super) fn retries_never_succeed(overview: &Overview, facts: &Facts<'_>) -> V
                 overview,
                 format!("Trying {} again hardly ever helps", named(subject)),
                 format!(
-                    "{tried} tries were allowed, no more than {ended} sessions that end at the cap of {cap} use up: as good as all of them were refused in the end. Set {key} of {} to {to}, and send people elsewhere sooner.",
+                    "{tried} tries were allowed, no more than {ended} sessions that end at the cap of {cap} use up: as good as all of them were blocked in the end. Set {key} of {} to {to}, and send people elsewhere sooner.",
                     named(subject)
                 ),
             ));

@@ -426,7 +426,7 @@ fn refusals_that_began_with_a_release() {
     overview.series = series(guard, &[50, 50, 45, 45, 45], &[0, 0, 5, 5, 10]);
     overview.reasons = vec![reason(Reason::RepromptCeilingReached, 20, &[("capture_zip", 16), ("capture_date", 4)])];
     let insight = only(told(&overview), "began_at_one_moment");
-    assert_eq!(insight.title, "Refusals of \"capture_zip\" began at 2027-01-15 10:00 UTC");
+    assert_eq!(insight.title, "Blocks of \"capture_zip\" began at 2027-01-15 10:00 UTC");
     assert_eq!((insight.evidence["share_before"].clone(), insight.evidence["refused_after"].clone()), (json!(0.0), json!(20)));
     // Too little before it; refused before as well; too few; a burst that ended; a share like ever.
     for (allowed, blocked) in [

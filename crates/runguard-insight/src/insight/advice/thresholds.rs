@@ -45,7 +45,7 @@ pub(super) fn observe_would_save(overview: &Overview, facts: &Facts<'_>) -> Vec<
             overview,
             format!("{} only watches, and would have saved {} operations{usd}", guard.code(), saves.operations),
             format!(
-                "{} decisions would have been refused with {}. Look at the sessions; if they are right, set {setting} = \"enforce\".",
+                "{} decisions would have been blocked with {}. Look at the sessions; if they are right, set {setting} = \"enforce\".",
                 count.would_block,
                 reason.code()
             ),
@@ -84,7 +84,7 @@ pub(super) fn one_session(overview: &Overview, _facts: &Facts<'_>) -> Vec<Insigh
             overview,
             format!("One session makes every {}", reason.code()),
             format!(
-                "All {} refusals come from session {}. A caller that does not stop when it is refused: let it read `allow` and end the flow there.",
+                "All {} blocks come from session {}. A caller that does not stop when it is blocked: let it read `allow` and end the flow there.",
                 fired(count),
                 named(session)
             ),
@@ -103,6 +103,8 @@ pub(super) struct Cap {
     default: u32,
 }
 
+/// Caps on how often something is done, each with the rule that it leads to: a guard's other numbers are lengths of time and shares, which
+/// nobody raises by twice what was used.
 pub(super) fn caps(policy: &Policy) -> Vec<Cap> {
     /// Its patterns are compiled once.
     static STANDARD: LazyLock<Policy> = LazyLock::new(Policy::default);

@@ -132,9 +132,9 @@ pub(super) fn began_at_one_moment(overview: &Overview, facts: &Facts<'_>) -> Vec
         };
         found.push(draft.say(
             overview,
-            format!("Refusals of {} began at {}", subject.map_or_else(|| code.clone(), named), date_time(began_ms)),
+            format!("Blocks of {} began at {}", subject.map_or_else(|| code.clone(), named), date_time(began_ms)),
             format!(
-                "Until then {} of the decisions were refused, since then {}. Look at what was released or changed at that time.",
+                "Until then {} of the decisions were blocked, since then {}. Look at what was released or changed at that time.",
                 percent(rate_before),
                 percent(rate_after)
             ),

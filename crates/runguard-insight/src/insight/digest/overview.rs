@@ -305,6 +305,8 @@ impl Gathered {
         shown.subjects = shown_first.into_iter().map(subject).collect();
     }
 
+    /// Pictures of one guard each, of what only its rows show: who handed over to whom, what a knowledge base was asked, an agent's plan, the
+    /// health of endpoints, values, money. What every guard has (counts, subjects, hours) is counted for all, and a new guard is in it.
     fn panels(&self, shown: &mut Overview, range: &Range) {
         if range.wants(GuardName::Handoff) {
             self.handoffs(shown, range);

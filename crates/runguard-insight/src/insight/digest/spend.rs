@@ -285,7 +285,7 @@ impl Cell {
     }
 }
 
-/// Whether a row is an operator's word on a run.
+/// Whether a row is an operator's word on a run: of what operators do, only this guard's is about one.
 pub(super) fn is_control(row: &RowRef<'_>) -> bool {
     row.kind == Kind::Admin && row.guard == GuardName::AgentRun
 }

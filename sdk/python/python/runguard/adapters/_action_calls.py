@@ -146,7 +146,7 @@ class RedisStore(_KeepsCalls):
         def swap(pipe: Any) -> None:
             # `pipe` watches the key: when another writer is faster, redis-py runs this again.
             kept = pipe.get(key)
-            changed = step(_texts(json.loads(kept)) if kept else [])
+            changed = step(_texts(_parsed(kept)))
             pipe.multi()
             pipe.set(key, json.dumps(changed), ex=self._kept_seconds)
 
@@ -197,6 +197,13 @@ class DynamoDBStore(_KeepsCalls):
 def _texts(kept: Any) -> _Calls:
     """What was kept, as far as it can be read: an item of another program's may hold anything."""
     return [text for text in kept if isinstance(text, str)] if isinstance(kept, list) else []
+
+
+def _parsed(kept: Any) -> Any:
+    try:
+        return json.loads(kept or "[]")
+    except ValueError:
+        return []
 
 
 class ServiceStore:

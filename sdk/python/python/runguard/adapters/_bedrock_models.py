@@ -71,9 +71,7 @@ def _max_output(given: Mapping[str, Any]) -> Optional[int]:
 
 
 def _of_converse(usage: Optional[Mapping[str, Any]]) -> Optional[Tokens]:
-    if not usage:
-        return None
-    return Tokens(**{name.removesuffix("_tokens"): count for name, count in _core.read_usage("bedrock", usage).items()})
+    return Tokens.read("bedrock", usage)
 
 
 def _of_headers(headers: Mapping[str, str]) -> Optional[Tokens]:

@@ -745,6 +745,10 @@ class _Fields:
             raise AttributeError(name)
         return None
 
+    def to_dict(self) -> Dict[str, Any]:
+        """How the core reads it."""
+        return dict(self.__dict__)
+
 
 def _readable(answer: Any) -> Any:
     """An answer in whichever form its caller wanted it."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
+from runguard import _core
 from runguard.errors import InvalidInputError, TripError
 
 if TYPE_CHECKING:
@@ -39,6 +40,20 @@ class Tokens(NamedTuple):
         return cls._make((*counts, *cls().counts[len(counts) :], None))
 
     @classmethod
+    def read(cls, provider: str, report: Any, service_tier: Optional[str] = None) -> Optional[Tokens]:
+        """From what a provider reports, which is the core's to read; None where nobody has counted, or in no way that can be read: an answer
+        that is paid for is not lost to that."""
+        fields = reported(report)
+        if not fields:
+            return None
+        try:
+            told = _core.read_usage(provider, fields, service_tier if isinstance(service_tier, str) else None)
+        except InvalidInputError as problem:
+            log.warning("a usage report cannot be read (%s): its cost is an estimate, by its size", problem)
+            return None
+        return cls(**{name.removesuffix("_tokens"): count for name, count in told.items()})
+
+    @classmethod
     def of_total(
         cls,
         total_input: Optional[int],
@@ -50,11 +65,32 @@ class Tokens(NamedTuple):
         audio_output: Optional[int] = 0,
         service_tier: Optional[str] = None,
     ) -> Tokens:
-        """From services that count cached, cache-written and audio tokens inside the input, and audio inside the output."""
-        cached, cache_write, cache_write_1h = cached or 0, cache_write or 0, cache_write_1h or 0
-        fresh = max((total_input or 0) - cached - cache_write - cache_write_1h, 0)
-        heard, spoken = min(audio_input or 0, fresh), min(audio_output or 0, output or 0)
-        return cls(fresh - heard, (output or 0) - spoken, cached, cache_write, cache_write_1h, heard, spoken, service_tier)
+        """From frameworks that count cached, cache-written and heard tokens inside the input, and spoken ones inside the output, under names
+        of their own: as OpenAI does, but that it does not tell apart how long what is written to a cache is kept."""
+        for_an_hour = _count(cache_write_1h)
+        report = {
+            "input_tokens": _count(total_input),
+            "output_tokens": _count(output),
+            "input_tokens_details": {
+                "cached_tokens": _count(cached),
+                "cache_write_tokens": _count(cache_write) + for_an_hour,
+                "audio_tokens": _count(audio_input),
+            },
+            "output_tokens_details": {"audio_tokens": _count(audio_output)},
+        }
+        tokens = cls.read("openai", report, service_tier) or cls()
+        return tokens._replace(cache_write=tokens.cache_write - for_an_hour, cache_write_1h=for_an_hour)
+
+
+def _count(told: Any) -> int:
+    return int(told) if isinstance(told, int) and told > 0 else 0
+
+
+def reported(usage: Any) -> Dict[str, Any]:
+    """The fields of a usage report that say something."""
+    dump = getattr(usage, "model_dump", None) or getattr(usage, "to_dict", None)
+    fields = usage if isinstance(usage, Mapping) else dump() if callable(dump) else getattr(usage, "__dict__", {})
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def begin(
@@ -94,15 +130,25 @@ def _tell(call: ModelCall, came: int, tell: Callable[[], None]) -> None:
 
 
 def failed(call: Optional[ModelCall], error: BaseException, told: Optional[Told] = None) -> None:
-    """A request that ended with an error. Only one that timed out, or that was broken off here, may have been answered, and billed."""
+    """A request that ended with an error."""
     if told is not None:
         told.failed()
     if call is None:
         return
-    if "Timeout" in type(error).__name__ or not isinstance(error, Exception):
+    if may_be_billed(error):
         settle(call, None, None)
     else:
         call.release()
+
+
+def may_be_billed(error: BaseException) -> bool:
+    """Whether a request that ended so may have been answered, and billed. What is no `Exception` breaks it off from here."""
+    names: List[str] = []
+    cause: Optional[BaseException] = error
+    while cause is not None and len(names) < 16:
+        names.append(type(cause).__name__)
+        cause = cause.__cause__
+    return not isinstance(error, Exception) or _core.may_be_billed(names)
 
 
 def is_in_loop() -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, TypeVar
 
 from ._client import Reader, Route, ToolCall, ToolResult, Transcript, guard_client, parse_arguments
-from ._usage import Tokens
+from ._usage import Tokens, reported
 
 if TYPE_CHECKING:
     from runguard import Run
@@ -83,7 +83,7 @@ class _Messages(Route):
         return [call for block in answer.content for call in _call(block)]
 
     def tokens(self, answer: Any) -> Optional[Tokens]:
-        return _Counter().add(answer.usage) if answer.usage else None
+        return Tokens.read("anthropic", answer.usage)
 
     def came(self, answer: Any) -> Any:
         return answer.content
@@ -105,40 +105,18 @@ class _Messages(Route):
         return _MessagesReader()
 
 
-class _Counter:
-    """Usage of one answer. Later reports replace earlier ones: the counts of a stream are totals so far."""
-
-    def __init__(self) -> None:
-        self._latest = Tokens()
-
-    def add(self, usage: Any) -> Tokens:
-        told = {
-            # Anthropic's input leaves cached tokens out already.
-            "input": _field(usage, "input_tokens"),
-            "output": _field(usage, "output_tokens"),
-            "cached": _field(usage, "cache_read_input_tokens"),
-            "cache_write": _field(usage, "cache_creation_input_tokens"),
-        }
-        # Only the first report of a stream tells them apart; the others repeat the sum.
-        for_an_hour = _field(_field(usage, "cache_creation"), "ephemeral_1h_input_tokens") or self._latest.cache_write_1h
-        if for_an_hour and told["cache_write"] is not None:
-            told["cache_write_1h"], told["cache_write"] = for_an_hour, max((told["cache_write"] or 0) - for_an_hour, 0)
-        self._latest = self._latest._replace(**{name: count for name, count in told.items() if count is not None})
-        return self._latest
-
-
 class _MessagesReader(Reader):
     def __init__(self) -> None:
-        self._counter = _Counter()
+        self._report: Dict[str, Any] = {}
         self._open: Dict[int, Dict[str, str]] = {}
 
     def take(self, event: Any) -> List[ToolCall]:
         if event.type == "message_start":
             self.model = event.message.model
-            if event.message.usage:
-                self.tokens = self._counter.add(event.message.usage)
+            self._reported(event.message.usage)
         elif event.type == "message_delta" and event.usage:
-            self.tokens, self.is_counted = self._counter.add(event.usage), True
+            self._reported(event.usage)
+            self.is_counted = self.tokens is not None
         elif event.type == "content_block_start" and event.content_block.type == "tool_use":
             self._open[event.index] = {"id": event.content_block.id, "name": event.content_block.name, "json": ""}
         elif event.type == "content_block_delta" and event.delta.type == "input_json_delta" and event.index in self._open:
@@ -147,6 +125,11 @@ class _MessagesReader(Reader):
             block = self._open.pop(event.index)
             return [ToolCall(block["id"], block["name"], parse_arguments(block["json"]))]
         return []
+
+    def _reported(self, usage: Any) -> None:
+        """Later reports replace earlier ones: the counts of a stream are totals so far. What only the first tells apart stays."""
+        self._report = {**self._report, **reported(usage)}
+        self.tokens = Tokens.read("anthropic", self._report)
 
     def came(self, event: Any) -> Any:
         return getattr(event, "delta", None) if event.type == "content_block_delta" else None

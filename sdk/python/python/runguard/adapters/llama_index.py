@@ -34,7 +34,7 @@ from runguard.errors import InvalidInputError, TripError
 from runguard.run import ModelCall, Run, current_run
 
 from ._runs import OnRepeat, OnTrip, RunLike, Runs, checked, tells, within
-from ._usage import Tokens, begin, begin_async, failed, settle
+from ._usage import Tokens, begin, begin_async, failed, reported, settle
 
 __all__ = ["guard_agent", "guard_llm"]
 
@@ -335,9 +335,9 @@ def _tokens(answer: Any) -> Optional[Tokens]:
     usage = raw.get("usage") if isinstance(raw, dict) else getattr(raw, "usage", None)
     if usage is None:
         return None
-    counts: Dict[str, Any] = dict(usage if isinstance(usage, dict) else usage.model_dump() if hasattr(usage, "model_dump") else vars(usage))
+    counts = reported(usage)
     if not any(isinstance(count, int) and count > 0 for count in counts.values()):
         return None
     # Chat completions and responses of OpenAI, Bedrock, Anthropic.
     provider = "openai" if {"prompt_tokens", "input_tokens_details"} & counts.keys() else "bedrock" if "inputTokens" in counts else "anthropic"
-    return Tokens(**{name.removesuffix("_tokens"): count for name, count in _core.read_usage(provider, counts).items()})
+    return Tokens.read(provider, counts)

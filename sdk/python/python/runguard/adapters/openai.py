@@ -42,19 +42,6 @@ def _field(item: Any, name: str) -> Any:
     return item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
 
 
-def _split(total_input: int, output: int, details: Any, written: Any, service_tier: Optional[str]) -> Tokens:
-    """OpenAI counts cached, cache-written and audio tokens inside the input; prices want them apart."""
-    return Tokens.of_total(
-        total_input,
-        output,
-        _field(details, "cached_tokens"),
-        _field(details, "cache_write_tokens"),
-        audio_input=_field(details, "audio_tokens"),
-        audio_output=_field(written, "audio_tokens"),
-        service_tier=service_tier,
-    )
-
-
 class _Chat(Route):
     def transcript(self, body: Mapping[str, Any]) -> Transcript:
         calls: List[ToolCall] = []
@@ -80,7 +67,7 @@ class _Chat(Route):
         return [call for choice in answer.choices for call in _chat_calls(choice.message)]
 
     def tokens(self, answer: Any) -> Optional[Tokens]:
-        return _chat_tokens(answer)
+        return _tokens(answer)
 
     def came(self, answer: Any) -> Any:
         return answer.choices
@@ -133,7 +120,8 @@ class _ChatReader(Reader):
         # The chunk with the usage need not say it.
         self._tier = getattr(event, "service_tier", None) or self._tier
         if getattr(event, "usage", None):
-            self.tokens, self.is_counted = _chat_tokens(event, self._tier), True
+            self.tokens = _tokens(event, self._tier)
+            self.is_counted = self.tokens is not None
 
     def came(self, event: Any) -> Any:
         return [choice.delta for choice in event.choices]
@@ -214,11 +202,7 @@ class _Responses(Route):
         return [call for item in answer.output for call in response_call(item)]
 
     def tokens(self, answer: Any) -> Optional[Tokens]:
-        usage = answer.usage
-        if not usage:
-            return None
-        tier = getattr(answer, "service_tier", None)
-        return _split(usage.input_tokens, usage.output_tokens, usage.input_tokens_details, usage.output_tokens_details, tier)
+        return _tokens(answer)
 
     def came(self, answer: Any) -> Any:
         return answer.output
@@ -255,8 +239,7 @@ class _Embeddings(_WithoutTools):
     """Nothing is written."""
 
     def tokens(self, answer: Any) -> Optional[Tokens]:
-        usage = answer.usage
-        return Tokens(usage.prompt_tokens or 0) if usage else None
+        return _tokens(answer)
 
     def came(self, answer: Any) -> Any:
         return None
@@ -280,12 +263,9 @@ def _chat_calls(message: Any) -> List[ToolCall]:
     return calls
 
 
-def _chat_tokens(answer: Any, tier: Optional[str] = None) -> Optional[Tokens]:
-    """Of an answer, or of the chunk of a stream that has the usage."""
-    usage, tier = answer.usage, getattr(answer, "service_tier", None) or tier
-    if not usage:
-        return None
-    return _split(usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens_details, usage.completion_tokens_details, tier)
+def _tokens(answer: Any, tier: Optional[str] = None) -> Optional[Tokens]:
+    """Of an answer, or of the chunk of a stream that has the usage; how it was served stands beside it."""
+    return Tokens.read("openai", answer.usage, getattr(answer, "service_tier", None) or tier)
 
 
 def response_call(item: Any) -> List[ToolCall]:

@@ -6,7 +6,7 @@ use crate::guard::budget::{Block, Request, routes};
 use crate::guard::properties::Story;
 use crate::input::Input;
 use runguard_core::calendar::{Period, Zone};
-use runguard_core::ledger::{BudgetExceeded, Cost, Entry, Limits, MAX_STORED_KEYS, number_of};
+use runguard_core::ledger::{BudgetExceeded, Cost, Limits, MAX_STORED_KEYS, number_of};
 use runguard_core::money::NanoDollars;
 use runguard_core::time::Timestamp;
 use serde_json::{Value as Json, json};
@@ -48,6 +48,10 @@ const NAMES: [&str; 3] = ["team", "a", "b"];
 const SCOPES: [(&str, &str, &str, Option<Period>); 3] =
     [("model", "model", "m", None), ("user/day", "user", "u", Some(Period::Day)), ("user/month", "user", "u", Some(Period::Month))];
 const BEGINS: i64 = 1_767_000_000_000;
+
+fn berlin() -> Zone {
+    Zone::named("Europe/Berlin").unwrap()
+}
 
 /// A cent is ten tokens, so that both units are counted.
 fn amount(cents: u32) -> Cost {
@@ -131,17 +135,11 @@ impl Both {
         }
     }
 
-    /// When the period of a scope ends that this moment is in.
-    fn end_of(&self, number: usize) -> Option<Timestamp> {
-        let zone = Zone::named("Europe/Berlin").unwrap();
-        SCOPES[number].3.map(|period| zone.end_of(period, Timestamp::from_millis(self.now)))
-    }
-
     /// The budget that draws on the scopes of a set, at this moment.
     fn process(&self, whose: usize, set: u8) -> runguard_core::budget::Budget {
         for number in members(set) {
-            if let Some(ends) = self.end_of(number) {
-                self.scopes[number].renew(ends, Timestamp::from_millis(self.now));
+            if let Some(period) = SCOPES[number].3 {
+                self.scopes[number].renew(period, Timestamp::from_millis(self.now), |at| berlin().end_of(period, at));
             }
         }
         self.budgets[whose].within(&members(set).map(|number| &self.scopes[number]).collect::<Vec<_>>()).unwrap()
@@ -154,8 +152,8 @@ impl Both {
         let scopes = self.scopes.iter().enumerate().map(|(number, scope)| {
             let mut kept = self.story.scope(SCOPES[number].0, SCOPES[number].2);
             // A question that is refused leaves nothing behind, so a period may be over without anybody's having noted it.
-            if let Some(ends) = self.end_of(number).filter(|_| kept.is_over(now)) {
-                kept.apply(&Entry::Began { ends }, now, MAX_STORED_KEYS);
+            for entry in SCOPES[number].3.map(|period| kept.due(period, now, |at| berlin().end_of(period, at))).into_iter().flatten() {
+                kept.apply(&entry, now, MAX_STORED_KEYS);
             }
             (scope, kept)
         });

@@ -5,7 +5,7 @@ use super::{SCOPE_SLOT, SLOT};
 use crate::guard::{Place, Scope as PlaceScope};
 use crate::policy::Policy;
 use runguard_core::calendar::{Period, Zone};
-use runguard_core::ledger::{Account, Cost, Entry, Limits, MAX_STORED_KEYS};
+use runguard_core::ledger::{Account, Cost, Limits, MAX_STORED_KEYS};
 use runguard_core::money::NanoDollars;
 use runguard_core::time::Timestamp;
 
@@ -26,7 +26,7 @@ pub struct Watched {
 
 /// How it stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct BudgetFigures {
     pub spent: Cost,
     pub reserved: Cost,
     /// Of what is spent: what nobody settled in its time, and is not booked yet.
@@ -76,14 +76,14 @@ impl Watched {
     }
 
     /// What its state says at this moment. A period that is over has begun anew.
-    pub fn stands(&self, state: Option<&[u8]>, now: Timestamp) -> Standing {
+    pub fn stands(&self, state: Option<&[u8]>, now: Timestamp) -> BudgetFigures {
         let mut account = state.map(Account::from_bytes).unwrap_or_default();
-        if let Some(period) = self.period.filter(|_| account.is_over(now)) {
-            account.apply(&Entry::Began { ends: self.zone.end_of(period, now) }, now, MAX_STORED_KEYS);
+        for entry in self.period.map(|period| account.due(period, now, |at| self.zone.end_of(period, at))).into_iter().flatten() {
+            account.apply(&entry, now, MAX_STORED_KEYS);
         }
         let limits = if self.label.is_empty() { account.limits.within(self.limits) } else { self.limits };
         let (remaining_usd, remaining_tokens) = account.room(limits, now);
-        Standing {
+        BudgetFigures {
             spent: account.spent(now),
             reserved: account.reserved(now),
             overdue: account.overdue(now),
