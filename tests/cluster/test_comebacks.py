@@ -271,6 +271,42 @@ def test_what_is_under_way_when_its_session_is_erased_does_nothing(cluster):
     assert [retry(node.client(), name)["allow"] for node in (other, stalled)] == [True] * CAP
 
 
+@pytest.mark.parametrize("log", ["shared", None], ids=["one log", "a log each"])
+def test_what_is_under_way_for_a_moment_takes_place_after_its_session_is_erased(cluster, log):
+    """A wire that stalls for less than anybody waits: what was sent before the erasure is decided after it, on nothing, and is kept."""
+    redis = cluster.start_redis("--appendonly", "yes")
+    proxy = cluster.proxy(redis.port)
+    options = {"log": log, "config": "[store]\npatience_ms = 8000\n"}
+    # The first one moves the log.
+    other = cluster.node(**options)
+    wait_until_sound(cluster)
+    stalled = cluster.node(state=proxy.url, **options)
+    wait_until_sound(cluster)
+    name = "erased-for-a-moment"
+    before = use_up(cluster, [name], node=1)
+    logged(cluster, before)
+    with ThreadPoolExecutor(9) as pool:
+        proxy.hold()
+        asked = [pool.submit(retry, stalled.client(), name) for _ in range(8)]
+        until(lambda: proxy.on_their_way > 0, "something to be under way", 2)
+        erased = pool.submit(other.client().delete, f"/v1/sessions/{name}")
+        first = before[0]["decision_id"]
+        until(lambda: first not in cluster.logs[0].ids(), "the erasure", 6)
+        time.sleep(0.1)
+        proxy.let_go()
+        answers = [one.result() for one in asked]
+        assert erased.result().status in (200, 202), erased.result()
+    assert not any(answer.get("degraded") for answer in answers), answers
+    assert sum(answer["allow"] for answer in answers) == CAP, "it began anew, once"
+    logged(cluster, answers)
+    for node in (other, stalled):
+        timeline = node.client().get(f"/v1/sessions/{name}").json["timeline"]
+        assert sorted(row["decision_id"] for row in timeline) == sorted(answer["decision_id"] for answer in answers)
+    assert not any(retry(node.client(), name)["allow"] for node in (other, stalled)), "what is in the log counts"
+    assert stalled.client().delete(f"/v1/sessions/{name}").status in (200, 202)
+    assert [retry(node.client(), name)["allow"] for node in (other, stalled)] == [True] * CAP
+
+
 def test_a_node_without_traffic_notices_that_its_connection_is_another(cluster):
     redis = cluster.start_redis()
     proxy = cluster.proxy(redis.port)

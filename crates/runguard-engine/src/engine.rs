@@ -387,7 +387,8 @@ impl Engine {
         decision_id: &dyn Fn() -> Id,
         view: &View<'_>,
     ) -> Decided<Result<Answered, EngineError>> {
-        let now = asked.now;
+        // What was under way while its session was erased takes place after that.
+        let now = asked.now.max(Timestamp::from_millis(view.not_before()));
         let kept_cells = || repeats.iter().zip(kept_at..);
         if let Some(earlier) = kept_cells().find_map(|(repeat, cell)| earlier_answer(view, cell, asked, repeat, now)) {
             return Decided::Reply(earlier);

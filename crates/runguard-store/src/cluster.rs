@@ -13,6 +13,7 @@ mod cells;
 mod clock;
 mod dynamic;
 pub mod entry;
+mod erasing;
 mod health;
 mod homecoming;
 mod importer;
@@ -41,8 +42,9 @@ use crate::memory::Memory;
 use crate::postgres::PgLog;
 use crate::store::{Cell, Decided, Erased, Keep, Labelled, Rules, SlotState, View};
 use alone::Alone;
-use cells::{Cells, ProposalResult, Wanted, WantedRows, is_tombstone, name_of};
+use cells::{Cells, Knowing, ProposalResult, Wanted, WantedRows, is_tombstone, name_of};
 use dynamic::DynamicLink;
+use erasing::{Erasing, Held};
 use futures_util::future::{BoxFuture, FutureExt as _};
 use hashbrown::HashMap;
 use health::Health;
@@ -84,6 +86,9 @@ const TOMBSTONE_MILLIS: u64 = 60_000;
 /// How long a node tries to join before it begins alone.
 const JOIN: Duration = Duration::from_secs(3);
 const FLUSH: Duration = Duration::from_secs(30);
+/// The same while a session waits for it.
+const CATCH_UP_HELD: Duration = Duration::from_secs(5);
+const LOG_BEHIND: &str = "the log is behind: what it does not have yet cannot be erased; try again";
 /// How often old rows are looked for, unless a test is in a hurry.
 pub const RETIRE_EVERY: Duration = Duration::from_secs(600);
 const DAY_MILLIS: u64 = 24 * 3600 * 1000;
@@ -166,6 +171,7 @@ pub(crate) struct Inner {
     queue: Queue,
     unconfirmed: Unconfirmed,
     health: Health,
+    erasing: Erasing,
     roster: Arc<Roster>,
     /// Held for writing while it is not certain that the database has its states.
     gate: tokio::sync::RwLock<()>,
@@ -181,6 +187,22 @@ pub(crate) struct Inner {
     node: u64,
     leading: Mutex<HashMap<&'static str, tokio::time::Instant>>,
     stopping: watch::Sender<bool>,
+}
+
+/// Whose everything goes.
+#[derive(Debug, Clone, Copy)]
+struct Whose<'a> {
+    tenant: &'a str,
+    session: &'a str,
+    entry: Key,
+}
+
+/// How far an erasure has come: the last row it has seen, how many there were, and the latest of their times.
+#[derive(Debug, Default)]
+struct TakenAway {
+    upto: Option<u64>,
+    rows: usize,
+    latest: i64,
 }
 
 /// What became of a step on the shared states.
@@ -309,9 +331,18 @@ impl Inner {
             if started.elapsed() >= RACE {
                 break;
             }
+            if !erasing::wait(self, cells).await {
+                return Ok(Shared::Away);
+            }
+            // First: whatever is learned after it, this step may not know.
+            let fences = self.erasing.fences();
+            if self.erasing.holds(self, cells) {
+                continue;
+            }
+            let (health, not_before) = (self.health.of_shared_states(), self.erasing.not_before(cells));
             let (reply, result) = self.cells.step(
                 cells,
-                self.health.of_shared_states(),
+                Knowing { fences, health, not_before },
                 || self.token(),
                 |slot, state| self.keep_millis(slot, state),
                 &mut decide,
@@ -320,11 +351,13 @@ impl Inner {
             match result.await.map_err(|_| StoreError::Stopping)? {
                 ProposalResult::Done => return Ok(Shared::Done(reply)),
                 ProposalResult::Raced if race > 3 => {
+                    self.note_foreign_cells(cells).await;
                     // Whoever loses often waits a moment, each another one, so that somebody gets through.
                     let wait = self.token() % (u64::from(race.min(50)) * 100);
                     tokio::time::sleep(Duration::from_micros(wait)).await;
                 }
-                ProposalResult::Raced => {}
+                // It may have been taken away, and what was told of it as well.
+                ProposalResult::Raced => self.note_foreign_cells(cells).await,
                 // Were it tried again it could count twice. Alone it has the same id, and it is seen when it goes home what became of this.
                 ProposalResult::Doubtful => return Ok(Shared::Away),
                 // It may be back by the time we hear that it was away.
@@ -507,6 +540,59 @@ impl Inner {
         Ok(())
     }
 
+    /// Takes away the states that rows of a session made, of those rows that were not seen before.
+    async fn take_away(&self, whose: Whose<'_>, taken: &mut TakenAway) -> Result<(), StoreError> {
+        let Whose { tenant, session, entry } = whose;
+        let filter = RowFilter { tenant: Some(tenant.into()), session: Some(session.into()), ..RowFilter::default() };
+        loop {
+            let found = self.log.rows_with_effects(filter.clone(), Order::OldestFirst, taken.upto, ROWS_OF_SESSION).await?;
+            let Some(last) = found.last() else { return Ok(()) };
+            taken.upto = Some(last.row.seq);
+            taken.rows += found.len();
+            for kept in &found {
+                taken.latest = taken.latest.max(kept.row.at);
+                let happened = kept.happened();
+                let group_of_first =
+                    happened.iter().find_map(|effect| (self.rules.group)(self.names, tenant, effect.key, effect.slot, &effect.label));
+                let own = happened.iter().filter(|effect| effect.key == entry || effect.key.family == Family::Idempotency);
+                let cells: Vec<Cell<'_>> =
+                    own.map(|effect| self.cell_of(tenant, effect.key, effect.slot, &effect.label, group_of_first)).collect();
+                self.remove(&cells).await?;
+                let keys = happened.iter().map(|effect| effect.key).filter(|key| key.family == Family::Idempotency);
+                self.remove(&keys.map(claim_of).collect::<Vec<_>>()).await?;
+            }
+        }
+    }
+
+    /// Erases a session that nobody decides for meanwhile.
+    async fn erase_held(&self, held: &Held, whose: Whose<'_>, mut taken: TakenAway, mut row: Row) -> Result<Erased, StoreError> {
+        let Whose { tenant, session, entry } = whose;
+        if !self.caught_up(CATCH_UP_HELD).await {
+            return Err(StoreError::Write(LOG_BEHIND.into()));
+        }
+        self.take_away(whose, &mut taken).await?;
+        let foreign = self.foreign_cells(entry).await?;
+        let mut cells: Vec<Cell<'_>> = foreign.iter().map(|(slot, label)| self.cell_of(tenant, entry, *slot, label, None)).collect();
+        cells.push(foreign_cells_of(entry));
+        self.remove(&cells).await?;
+        recovery::confirm(self).await;
+        row.at = held.takes_place(row.at, taken.latest).await?;
+        if self.log.is_shared() {
+            let erasure = RowWithEffects { row, effects: encode_erasure(std::iter::once(&entry)) };
+            let log_rows = self.log.erase_rows(tenant, session, erasure).await?;
+            // So that a database which is put back to the time before is seen to be older.
+            let moved_on = Swap { partition: 0, cells: Vec::new(), entry: entry::encode(&[]) };
+            self.swap(vec![moved_on]).await.map_err(|error| StoreError::Write(error.to_string()))?;
+            return Ok(Erased { log_rows });
+        }
+        // Every node has a copy: the streams tell all of them, this one too. Each of them does: what is decided later stands behind it.
+        let erasure = entry::encode(&[RowWithEffects { row, effects: entry::erasure_of(self.names.session_number(tenant, session)) }]);
+        let swap = |partition| Swap { partition, cells: Vec::new(), entry: erasure.clone() };
+        self.swap((0..self.partitions).map(swap).collect()).await.map_err(|error| StoreError::Write(error.to_string()))?;
+        self.caught_up(FLUSH).await;
+        Ok(Erased { log_rows: taken.rows })
+    }
+
     /// A cell that the log tells of.
     fn cell_of<'a>(&self, tenant: &str, key: Key, slot: u8, label: &'a str, first: Option<u64>) -> Cell<'a> {
         self.rules.cell_of(self.names, tenant, key, slot, label, first)
@@ -556,6 +642,7 @@ impl Cluster {
             queue: Queue::default(),
             unconfirmed: Unconfirmed::new(options.unconfirmed.clone()),
             health: Health::default(),
+            erasing: Erasing::default(),
             roster: Arc::default(),
             gate: tokio::sync::RwLock::default(),
             alone,
@@ -754,54 +841,22 @@ impl Cluster {
         if let Some(why) = inner.health.why() {
             return Err(StoreError::Write(format!("{why}; what it lost may still come back to the log, so nothing is erased; try again")));
         }
-        // What was sent before and comes late would bring it back.
-        inner.link.fence().await.map_err(|error| StoreError::Write(error.to_string()))?;
         if !inner.caught_up(FLUSH).await {
-            return Err(StoreError::Write("the log is behind: what it does not have yet cannot be erased; try again".into()));
+            return Err(StoreError::Write(LOG_BEHIND.into()));
         }
-        let entry = inner.names.key(Family::Session, tenant, session);
-        let filter = RowFilter { tenant: Some(tenant.into()), session: Some(session.into()), ..RowFilter::default() };
-        let mut log_rows = 0;
-        let mut after = None;
-        loop {
-            let found = inner.log.rows_with_effects(filter.clone(), Order::OldestFirst, after, ROWS_OF_SESSION).await?;
-            let Some(last) = found.last() else { break };
-            after = Some(last.row.seq);
-            log_rows += found.len();
-            for kept in &found {
-                let happened = kept.happened();
-                let group_of_first =
-                    happened.iter().find_map(|effect| (inner.rules.group)(inner.names, tenant, effect.key, effect.slot, &effect.label));
-                let own = happened.iter().filter(|effect| effect.key == entry || effect.key.family == Family::Idempotency);
-                let cells: Vec<Cell<'_>> =
-                    own.map(|effect| inner.cell_of(tenant, effect.key, effect.slot, &effect.label, group_of_first)).collect();
-                inner.remove(&cells).await?;
-                let keys = happened.iter().map(|effect| effect.key).filter(|key| key.family == Family::Idempotency);
-                inner.remove(&keys.map(claim_of).collect::<Vec<_>>()).await?;
-            }
-        }
-        let foreign = inner.foreign_cells(entry).await?;
-        let mut cells: Vec<Cell<'_>> = foreign.iter().map(|(slot, label)| inner.cell_of(tenant, entry, *slot, label, None)).collect();
-        if log_rows == 0 && inner.load(&cells).await?.iter().all(Option::is_none) {
+        let whose = Whose { tenant, session, entry: inner.names.key(Family::Session, tenant, session) };
+        // Most of it while the session is still decided for: what comes meanwhile is little.
+        let mut taken = TakenAway::default();
+        inner.take_away(whose, &mut taken).await?;
+        let foreign = inner.foreign_cells(whose.entry).await?;
+        let cells: Vec<Cell<'_>> = foreign.iter().map(|(slot, label)| inner.cell_of(tenant, whose.entry, *slot, label, None)).collect();
+        if taken.rows == 0 && inner.load(&cells).await?.iter().all(Option::is_none) {
             return Ok(None);
         }
-        cells.push(foreign_cells_of(entry));
-        inner.remove(&cells).await?;
-        recovery::confirm(inner).await;
-        if inner.log.is_shared() {
-            let erasure = RowWithEffects { row, effects: encode_erasure(std::iter::once(&entry)) };
-            log_rows = inner.log.erase_rows(tenant, session, erasure).await?;
-            // So that a database which is put back to the time before is seen to be older.
-            let moved_on = Swap { partition: 0, cells: Vec::new(), entry: entry::encode(&[]) };
-            inner.swap(vec![moved_on]).await.map_err(|error| StoreError::Write(error.to_string()))?;
-            return Ok(Some(Erased { log_rows }));
-        }
-        // Every node has a copy: the streams tell all of them, this one too.
-        let erasure = RowWithEffects { row, effects: entry::erasure_of(inner.names.session_number(tenant, session)) };
-        let swap = Swap { partition: 0, cells: Vec::new(), entry: entry::encode(&[erasure]) };
-        inner.swap(vec![swap]).await.map_err(|error| StoreError::Write(error.to_string()))?;
-        inner.caught_up(FLUSH).await;
-        Ok(Some(Erased { log_rows }))
+        let held = erasing::hold(inner, whose.entry).await?;
+        let erased = held.while_held(inner.erase_held(&held, whose, taken, row).boxed()).await;
+        held.let_go().await;
+        erased.map(Some)
     }
 
     /// What other nodes must know of an erasure.

@@ -543,6 +543,7 @@ impl Inner {
             states: residents.iter().zip(cells).map(|(resident, cell)| (*resident)?.get(cell.slot, cell.subject)).collect(),
             safe: residents.iter().map(|resident| resident.is_none_or(|resident| resident.seq <= safe)).collect(),
             health: self.options.role.health(),
+            not_before: i64::MIN,
         }
     }
 

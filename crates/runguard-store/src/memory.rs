@@ -228,7 +228,7 @@ impl Memory {
         }
         let states =
             cells.iter().map(|cell| held.states.get(&cell.key)?.get(&(cell.slot, cell.subject.to_owned())).map(Vec::as_slice)).collect();
-        let view = View { states, safe: cells.iter().map(|_| true).collect(), health: self.inner.health };
+        let view = View { states, safe: cells.iter().map(|_| true).collect(), health: self.inner.health, not_before: i64::MIN };
         let decided = step(&view);
         drop(view);
         match decided {

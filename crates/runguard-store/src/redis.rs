@@ -192,6 +192,7 @@ struct Known {
     /// By home: what a command must know to be carried out. An erasure, and a node with rows to bring
     /// home, move it on, and what was under way before does nothing.
     fences: BTreeMap<Option<u16>, String>,
+    fences_met: u64,
     /// Connections on which the database was seen to be this one, and not older than that.
     lines: BTreeSet<u64>,
 }
@@ -200,6 +201,14 @@ impl Known {
     fn reached(&mut self, partition: u16, end: EntryId) {
         if let Some(known) = self.ends.get_mut(usize::from(partition)) {
             *known = end.max(*known);
+        }
+    }
+
+    fn meet_fence(&mut self, home: Option<u16>, fence: Option<String>) {
+        if let Some(fence) = fence
+            && self.fences.insert(home, fence.clone()) != Some(fence)
+        {
+            self.fences_met += 1;
         }
     }
 }
@@ -349,9 +358,12 @@ impl RedisLink {
 
     /// One call of the script. All swaps are of one partition in Redis Cluster.
     /// And how the fence stands, where it has moved.
-    async fn swap_at(&self, home: Home, swaps: &[Swap]) -> Result<(Vec<Swapped>, Option<String>), LinkError> {
+    async fn swap_at(&self, home: Home, swaps: &[Swap], fences: Option<u64>) -> Result<(Vec<Swapped>, Option<String>), LinkError> {
         let (call, generation, fence) = {
             let known = self.known();
+            if fences.is_some_and(|fences| fences != known.fences_met) {
+                return Ok((vec![Swapped::Fenced; swaps.len()], None));
+            }
             let wrote = self.keys.wrote(home.partition(), self.writer);
             let call = ScriptCall::write(&self.keys, wrote, &known.states, home, self.stream_limit, swaps);
             (call, known.met.generation(), known.fences.get(&home.partition()).cloned().unwrap_or_default())
@@ -653,15 +665,15 @@ fn read_entry(reply: Reply) -> Result<(EntryId, Vec<u8>), LinkError> {
 }
 
 impl Link for RedisLink {
-    async fn swap(&self, swaps: &[Swap]) -> Result<Vec<Swapped>, LinkError> {
+    async fn swap_under(&self, swaps: &[Swap], fences: Option<u64>) -> Result<Vec<Swapped>, LinkError> {
         self.check_partitions(swaps.iter().map(|swap| swap.partition))?;
         self.check_partitions(swaps.iter().flat_map(|swap| &swap.cells).map(|cell| cell.name.partition()))?;
         if swaps.is_empty() {
             return Ok(Vec::new());
         }
         if self.kind == Kind::Primary {
-            let (answers, fence) = self.swap_at(Home::Meta, swaps).await?;
-            self.known().fences.extend(fence.map(|fence| (Home::Meta.partition(), fence)));
+            let (answers, fence) = self.swap_at(Home::Meta, swaps, fences).await?;
+            self.known().meet_fence(Home::Meta.partition(), fence);
             return Ok(answers);
         }
         let mut places: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
@@ -671,18 +683,22 @@ impl Link for RedisLink {
             places.entry(swap.partition).or_default().push(index);
             groups.entry(swap.partition).or_default().push(swap.clone());
         }
-        let calls = groups.iter().map(|(partition, swaps)| self.swap_at(Home::Partition(*partition), swaps));
+        let calls = groups.iter().map(|(partition, swaps)| self.swap_at(Home::Partition(*partition), swaps, fences));
         let answered: Result<Vec<_>, LinkError> = join_all(calls).await.into_iter().collect();
         let mut answers = vec![Swapped::Full; count];
         // Each partition has a fence of its own. Learned only with the whole answer: who sends all of it again must not be let through
         // without having looked.
         for ((of_partition, fence), (partition, places)) in answered?.into_iter().zip(places) {
-            self.known().fences.extend(fence.map(|fence| (Home::Partition(partition).partition(), fence)));
+            self.known().meet_fence(Home::Partition(partition).partition(), fence);
             for (answer, place) in of_partition.into_iter().zip(places) {
                 answers[place] = answer;
             }
         }
         Ok(answers)
+    }
+
+    fn fences_met(&self) -> u64 {
+        self.known().fences_met
     }
 
     async fn load(&self, names: Vec<CellName>) -> Result<Vec<Value>, LinkError> {

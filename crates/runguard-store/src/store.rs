@@ -142,6 +142,7 @@ pub struct View<'a> {
     pub(crate) states: SmallVec<[Option<&'a [u8]>; FEW]>,
     pub(crate) safe: SmallVec<[bool; FEW]>,
     pub(crate) health: StoreHealth,
+    pub(crate) not_before: i64,
 }
 
 /// Cells of nearly every step: no memory is asked for.
@@ -164,6 +165,11 @@ impl<'a> View<'a> {
 
     pub fn store_health(&self) -> StoreHealth {
         self.health
+    }
+
+    /// What is decided takes place at this time at the earliest, in milliseconds: its session was erased a moment before.
+    pub fn not_before(&self) -> i64 {
+        self.not_before
     }
 }
 

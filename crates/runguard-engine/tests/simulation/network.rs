@@ -6,7 +6,7 @@
 //! A node may send what the version before sends. All of a node but its link is this version's, so what an earlier one decides, marks or
 //! imports otherwise is not simulated: `test_two_versions_side_by_side` runs real programs.
 
-use crate::books::{BEHIND, BUILT, SETTLED};
+use crate::books::{BEHIND, BUILT, ERASING, SETTLED};
 use crate::chance::Chance;
 use runguard_store::LogFault;
 use runguard_store::Memory;
@@ -116,8 +116,8 @@ pub(crate) struct Record {
     generation_said: EntryId,
     /// Who wrote a row first.
     pub(crate) owners: BTreeMap<String, u64>,
-    /// The sessions whose rows changed a cell.
-    pub(crate) sessions_of: BTreeMap<u128, BTreeSet<String>>,
+    /// The sessions whose rows changed a cell, with their tenants.
+    pub(crate) sessions_of: BTreeMap<u128, BTreeSet<(String, String)>>,
     replica: Option<(Replica, usize)>,
     /// What the server would come back with, and how long the tape was.
     saved: Option<(Replica, usize)>,
@@ -372,7 +372,7 @@ impl Network {
                 record.on_tape.insert(row.id.clone());
                 record.owners.entry(row.id.clone()).or_insert(life.number);
                 for cell in entry::cells_of(logged) {
-                    record.sessions_of.entry(cell).or_default().insert(row.session.clone());
+                    record.sessions_of.entry(cell).or_default().insert((row.tenant.to_string(), row.session.clone()));
                 }
             }
             let cells = swap.cells.iter().map(|cell| (cell.name.hash(), cell.put.clone())).collect();
@@ -392,6 +392,11 @@ fn summary(swap: &Swap) -> (u16, Vec<String>, Vec<String>) {
     (swap.partition, cells.collect(), entry::decode(&swap.entry).unwrap_or_default().into_iter().map(|logged| logged.row.id).collect())
 }
 
+/// Where nodes say something that the version before knows nothing of.
+fn is_unknown_before(name: &CellName) -> bool {
+    [BEHIND, SETTLED, ERASING].contains(&name.hash())
+}
+
 /// One node's way to the database.
 #[derive(Debug)]
 pub(crate) struct Line {
@@ -404,6 +409,7 @@ pub(crate) struct Line {
     looked_through: AtomicU64,
     /// How often what was under way was put out of action, as far as the node knows: it learns it of each partition by itself.
     fences: Mutex<BTreeMap<u16, u64>>,
+    fences_met: AtomicU64,
     /// What a node of the version before, which knows nothing of them, has in the places where nodes say how it stands after a comeback.
     unknown: Mutex<BTreeMap<u128, (Token, Vec<u8>)>>,
 }
@@ -428,6 +434,7 @@ impl Line {
             generation: AtomicU64::new(0),
             looked_through: AtomicU64::new(0),
             fences: Mutex::default(),
+            fences_met: AtomicU64::new(0),
             unknown: Mutex::default(),
         }
     }
@@ -440,7 +447,7 @@ impl Line {
     fn answer_here(&self, swaps: &[Swap]) -> Option<Vec<Swapped>> {
         let [Swap { cells, .. }] = swaps else { return None };
         let [cell] = cells.as_slice() else { return None };
-        if !self.is_before() || ![BEHIND, SETTLED].contains(&cell.name.hash()) {
+        if !self.is_before() || !is_unknown_before(&cell.name) {
             return None;
         }
         if let Put::Set { token, state, .. } = &cell.put {
@@ -512,9 +519,12 @@ impl Line {
 }
 
 impl Link for Line {
-    async fn swap(&self, swaps: &[Swap]) -> Result<Vec<Swapped>, LinkError> {
+    async fn swap_under(&self, swaps: &[Swap], fences_met: Option<u64>) -> Result<Vec<Swapped>, LinkError> {
         if let Some(answers) = self.answer_here(swaps) {
             return Ok(answers);
+        }
+        if fences_met.is_some_and(|met| met != self.fences_met()) {
+            return Ok(vec![Swapped::Fenced; swaps.len()]);
         }
         let ids_of = |swap: &Swap| entry::decode(&swap.entry).unwrap_or_default().into_iter().map(|logged| logged.row.id);
         // In doubt until the answer says otherwise: the node may die while it waits.
@@ -565,7 +575,11 @@ impl Link for Line {
             .await;
         if let Ok(answers) = &answered {
             let fenced = partitions.iter().zip(answers).filter(|(_, answer)| **answer == Swapped::Fenced);
-            self.fences.lock().unwrap().extend(fenced.map(|(partition, _)| (*partition, learned.load(Ordering::Relaxed))));
+            let mut fences = self.fences.lock().unwrap();
+            for (partition, _) in fenced {
+                fences.insert(*partition, learned.load(Ordering::Relaxed));
+                self.fences_met.fetch_add(1, Ordering::Relaxed);
+            }
         }
         let mut record = self.network.record();
         match &answered {
@@ -582,12 +596,14 @@ impl Link for Line {
         answered
     }
 
+    fn fences_met(&self) -> u64 {
+        self.fences_met.load(Ordering::Relaxed)
+    }
+
     async fn load(&self, names: Vec<CellName>) -> Result<Vec<Value>, LinkError> {
-        if let [name] = names.as_slice()
-            && self.is_before()
-            && [BEHIND, SETTLED].contains(&name.hash())
-        {
-            return Ok(vec![self.unknown.lock().unwrap().get(&name.hash()).cloned()]);
+        if self.is_before() && !names.is_empty() && names.iter().all(is_unknown_before) {
+            let unknown = self.unknown.lock().unwrap();
+            return Ok(names.iter().map(|name| unknown.get(&name.hash()).cloned()).collect());
         }
         self.plain(move |link| {
             let names = names.clone();

@@ -106,11 +106,23 @@ pub(crate) struct Erasure {
     pub(crate) life: u64,
 }
 
+/// Somebody asked for an erasure, by the database's clock.
+#[derive(Debug, Clone)]
+pub(crate) struct Attempt {
+    pub(crate) tenant: Arc<str>,
+    pub(crate) session: String,
+    pub(crate) life: u64,
+    pub(crate) began: i64,
+    /// `None`: its node died, or it never ended.
+    pub(crate) ended: Option<i64>,
+    pub(crate) is_done: bool,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     pub(crate) given: Vec<Given>,
     pub(crate) erasures: Vec<Erasure>,
-    pub(crate) erased_perhaps: BTreeSet<(String, String)>,
+    pub(crate) attempts: Vec<Attempt>,
     /// Operators' changes that were confirmed.
     pub(crate) controls: usize,
     /// Requests that a crash cut off, by life.
@@ -131,6 +143,28 @@ pub(crate) struct Told {
 impl Told {
     pub(crate) fn is_before(&self, life: u64) -> bool {
         self.lives.get(&life).is_some_and(|(_, version)| *version == Version::Before)
+    }
+
+    /// When what somebody asked for was certainly over.
+    fn over_at(&self, attempt: &Attempt) -> i64 {
+        let last_message = LAST_MESSAGE.as_millis() as i64;
+        attempt.ended.or_else(|| Some(self.died.get(&attempt.life)? + last_message)).unwrap_or(i64::MAX)
+    }
+
+    fn attempts_on<'a>(&'a self, tenant: &'a str, session: &'a str) -> impl Iterator<Item = &'a Attempt> {
+        self.attempts.iter().filter(move |attempt| *attempt.tenant == *tenant && attempt.session == session)
+    }
+
+    /// Whether a session was erased, or perhaps was, at this time or later.
+    pub(crate) fn is_erased_after(&self, tenant: &str, session: &str, millis: i64) -> bool {
+        self.attempts_on(tenant, session).any(|attempt| self.over_at(attempt) >= millis)
+    }
+
+    /// Whether an erasure was begun and perhaps not finished, and nobody has asked for it again since.
+    pub(crate) fn is_half_erased(&self, tenant: &str, session: &str) -> bool {
+        let is_finished =
+            |half: &Attempt| self.attempts_on(tenant, session).any(|other| other.is_done && other.began >= self.over_at(half));
+        self.attempts_on(tenant, session).any(|attempt| !attempt.is_done && !is_finished(attempt))
     }
 }
 
@@ -275,6 +309,15 @@ impl World {
 
     pub(crate) fn disks(&self) -> Vec<Memory> {
         self.nodes().iter().map(|node| node.disk.clone()).collect()
+    }
+
+    /// What lies where entries are kept that may have to be sent again.
+    pub(crate) fn shelves(&self) -> Vec<Vec<u8>> {
+        let read = |node: &Node| match &node.shelf {
+            Place::Memory(files) => files.lock().unwrap().values().cloned().collect(),
+            Place::Folder(_) => Vec::new(),
+        };
+        self.nodes().iter().flat_map(read).collect()
     }
 
     pub(crate) fn engines(&self) -> Vec<Arc<Engine>> {
@@ -688,11 +731,22 @@ impl World {
     async fn erase(&self, engine: &Engine, life: u64, tenant: Arc<str>, session: String) {
         let of_session = |row: &Row| *row.tenant == *tenant && row.session == session;
         let rows = books::rows_of(&self.network.log).into_iter().filter(of_session).map(|row| row.id).collect();
-        self.told().erased_perhaps.insert((tenant.to_string(), session.clone()));
+        let began = self.network.database.millis();
+        let number = {
+            let mut told = self.told();
+            told.attempts.push(Attempt { tenant: tenant.clone(), session: session.clone(), life, began, ended: None, is_done: false });
+            told.attempts.len() - 1
+        };
         let now = engine.clock.read(None).unwrap();
-        if matches!(engine.erase_session(&tenant, &session, now).await, Ok(Some(_))) {
+        let erased = engine.erase_session(&tenant, &session, now).await;
+        let ended = self.network.database.millis();
+        let mut told = self.told();
+        let attempt = &mut told.attempts[number];
+        (attempt.ended, attempt.is_done) = (Some(ended), erased.is_ok());
+        if matches!(erased, Ok(Some(_))) {
+            told.erasures.push(Erasure { session: session.clone(), rows, life });
+            drop(told);
             self.network.trace(("erased", &session));
-            self.told().erasures.push(Erasure { session, rows, life });
         }
     }
 

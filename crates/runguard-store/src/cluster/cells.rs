@@ -85,6 +85,8 @@ pub(crate) struct Proposal {
     rows: usize,
     bytes: Vec<u8>,
     pub(crate) id: String,
+    /// So many fences its node had learned of when it was decided.
+    pub(crate) fences: u64,
     pub(crate) done: oneshot::Sender<ProposalResult>,
     pub(crate) mailbox: Option<MailboxId>,
 }
@@ -136,6 +138,16 @@ fn shard<'a, 'b>(locked: &'a mut Locked<'b>, name: &CellName) -> Option<&'a mut 
     locked.iter_mut().find(|(other, _)| *other == index).map(|(_, shard)| shard)
 }
 
+/// What a node knows when it decides, beside the states.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Knowing {
+    /// So many fences it has learned of.
+    pub(crate) fences: u64,
+    pub(crate) health: StoreHealth,
+    /// See [`View::not_before`].
+    pub(crate) not_before: i64,
+}
+
 /// What a step wants kept.
 pub(crate) struct Wanted {
     pub(crate) rows: WantedRows,
@@ -171,7 +183,7 @@ impl Cells {
     pub(crate) fn step<R>(
         &self,
         cells: &[Cell<'_>],
-        health: StoreHealth,
+        knowing: Knowing,
         token: impl Fn() -> Token,
         keep_millis: impl Fn(u8, &[u8]) -> u64,
         decide: impl FnOnce(&View<'_>) -> (R, Option<Wanted>),
@@ -194,7 +206,8 @@ impl Cells {
             decide(&View {
                 states: known.iter().map(|known| (*known)?.state.as_deref().filter(|state| !is_tombstone(state))).collect(),
                 safe: known.iter().map(|known| known.is_none_or(|known| known.pending == 0)).collect(),
-                health,
+                health: knowing.health,
+                not_before: knowing.not_before,
             })
         };
         let (id, rows, bytes, changes) = match wanted {
@@ -227,7 +240,7 @@ impl Cells {
         }
         let partition = touches.first().map_or(0, |touch| touch.name.partition());
         let (done, result) = oneshot::channel();
-        queue(Proposal { partition, touches, rows, bytes, id, done, mailbox: None });
+        queue(Proposal { partition, touches, rows, bytes, id, fences: knowing.fences, done, mailbox: None });
         drop(locked);
         self.make_room();
         Ok((reply, result))

@@ -9,6 +9,8 @@ pub(crate) type LinkFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, LinkEr
 
 pub(crate) trait DynamicLink: Send + Sync + Debug {
     fn swap<'a>(&'a self, swaps: &'a [Swap]) -> LinkFuture<'a, Vec<Swapped>>;
+    fn swap_under<'a>(&'a self, swaps: &'a [Swap], fences: Option<u64>) -> LinkFuture<'a, Vec<Swapped>>;
+    fn fences_met(&self) -> u64;
     fn load(&self, names: Vec<CellName>) -> LinkFuture<'_, Vec<Value>>;
     fn time(&self) -> LinkFuture<'_, i64>;
     fn entries(&self, after: Vec<(u16, EntryId)>, count: usize, wait_millis: u64) -> LinkFuture<'_, Vec<(u16, EntryId, Vec<u8>)>>;
@@ -32,6 +34,14 @@ pub(crate) trait DynamicLink: Send + Sync + Debug {
 impl<L: Link> DynamicLink for L {
     fn swap<'a>(&'a self, swaps: &'a [Swap]) -> LinkFuture<'a, Vec<Swapped>> {
         Box::pin(Link::swap(self, swaps))
+    }
+
+    fn swap_under<'a>(&'a self, swaps: &'a [Swap], fences: Option<u64>) -> LinkFuture<'a, Vec<Swapped>> {
+        Box::pin(Link::swap_under(self, swaps, fences))
+    }
+
+    fn fences_met(&self) -> u64 {
+        Link::fences_met(self)
     }
 
     fn load(&self, names: Vec<CellName>) -> LinkFuture<'_, Vec<Value>> {

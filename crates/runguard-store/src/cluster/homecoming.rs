@@ -373,7 +373,10 @@ async fn bring(inner: &Inner, some: &[&Kept], tries: u32) -> Result<bool, StoreE
     let first_id = some.first().map(|kept| kept.row.id.clone()).unwrap_or_default();
     let home = |view: &View<'_>| {
         let mut states: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
-        for (Kept { row, effects, .. }, places) in some.iter().zip(&places) {
+        // Asked each time: a session may have been erased since the last.
+        let is_left: Vec<bool> = some.iter().map(|kept| !inner.erasing.took(inner, &kept.row)).collect();
+        let left = || some.iter().zip(&places).zip(&is_left).filter(|(_, is_left)| **is_left).map(|(kept, _)| kept);
+        for (Kept { row, effects, .. }, places) in left() {
             for (effect, place) in effects.iter().zip(places) {
                 let before = states.get(place).map(Vec::as_slice).or_else(|| view.get(*place));
                 if let Some(state) = (inner.rules.replay)(effect.slot, before, &effect.events, row.at) {
@@ -383,12 +386,13 @@ async fn bring(inner: &Inner, some: &[&Kept], tries: u32) -> Result<bool, StoreE
         }
         // The rows say what happened: the events are in their effects.
         let changes = states.into_iter().map(|(cell, state)| Change { cell, events: Vec::new(), state }).collect();
-        let mut bytes = Vec::with_capacity(some.iter().map(|kept| kept.bytes.len()).sum());
-        for kept in some {
+        let mut bytes = Vec::with_capacity(left().map(|(kept, _)| kept.bytes.len()).sum());
+        for (kept, _) in left() {
             bytes.extend_from_slice(&kept.bytes);
         }
-        let rows = WantedRows::Kept { first_id: first_id.clone(), count: some.len(), bytes };
-        ((), Some(Wanted { rows, changes }))
+        let count = left().count();
+        let rows = WantedRows::Kept { first_id: first_id.clone(), count, bytes };
+        ((), (count > 0).then_some(Wanted { rows, changes }))
     };
     match inner.share_within(tries, &cells, home).await? {
         Shared::Done(()) => Ok(true),

@@ -302,7 +302,16 @@ pub enum Said {
 /// one before left. A call may cover many partitions.
 pub trait Link: Send + Sync + fmt::Debug + 'static {
     /// What arrives when its sender waits no more does nothing; nor does the first call after a [fence](Link::fence).
-    fn swap(&self, swaps: &[Swap]) -> impl Future<Output = Result<Vec<Swapped>, LinkError>> + Send;
+    fn swap(&self, swaps: &[Swap]) -> impl Future<Output = Result<Vec<Swapped>, LinkError>> + Send {
+        self.swap_under(swaps, None)
+    }
+
+    /// The same for what was decided when so many fences [had been met](Link::fences_met): once there is another, nothing is sent, and all of
+    /// it is [`Swapped::Fenced`].
+    fn swap_under(&self, swaps: &[Swap], fences: Option<u64>) -> impl Future<Output = Result<Vec<Swapped>, LinkError>> + Send;
+
+    /// How often this link has learned that the fence was moved.
+    fn fences_met(&self) -> u64;
 
     /// In the order of `names`.
     fn load(&self, names: Vec<CellName>) -> impl Future<Output = Result<Vec<Value>, LinkError>> + Send;

@@ -299,8 +299,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Link for ModelLink {
-    async fn swap(&self, swaps: &[Swap]) -> Result<Vec<Swapped>, LinkError> {
+    async fn swap_under(&self, swaps: &[Swap], _fences: Option<u64>) -> Result<Vec<Swapped>, LinkError> {
         self.swap_at_once(swaps)
+    }
+
+    fn fences_met(&self) -> u64 {
+        0
     }
 
     async fn load(&self, names: Vec<CellName>) -> Result<Vec<Value>, LinkError> {

@@ -6,6 +6,7 @@
 
 use crate::cluster::cells::name_of;
 use crate::cluster::entry;
+use crate::cluster::erasing;
 use crate::cluster::homecoming::cells_of;
 use crate::cluster::importer::{self, import_once};
 use crate::cluster::link::{About, CellName, EntryId, LinkError, OTHER_SECRET, Put, Swap, SwapCell, Swapped, Value};
@@ -68,13 +69,16 @@ pub(crate) async fn run(inner: &Inner) {
     }
 }
 
-/// Tells the other nodes whether this one has rows to bring home, and learns whether any of them has.
+/// Tells the other nodes whether this one has rows to bring home, and learns whether any of them has, and what is being erased.
 pub(crate) async fn say_what_waits(inner: &Inner) -> Result<(), LinkError> {
     let name = CellName::new(0, BEHIND);
-    let mut found = inner.link.load(vec![name.clone()]).await?.pop().flatten();
     // What stands there and was not told to all is not said yet.
     let mut is_told = inner.health.ours_behind.load(Ordering::Acquire);
     loop {
+        // Before the question: of a fence that is moved meanwhile its answer says nothing.
+        let fences = inner.link.fences_met();
+        let mut found = inner.link.load(vec![name.clone(), erasing::cell()]).await?;
+        let (erasures, found) = (found.pop().flatten(), found.pop().flatten());
         let now = inner.clock.now_millis();
         let (expect, mut nodes): (_, BTreeMap<u64, i64>) =
             found.map_or((0, BTreeMap::new()), |(token, state)| (token, postcard::from_bytes(&state).unwrap_or_default()));
@@ -90,22 +94,17 @@ pub(crate) async fn say_what_waits(inner: &Inner) -> Result<(), LinkError> {
         if is_said {
             inner.health.others_behind.store(others, Ordering::Release);
             inner.health.ours_behind.store(until.is_some(), Ordering::Release);
+            inner.erasing.learn(fences, &erasures, now);
             return Ok(());
         }
         nodes.extend(until.map(|until| (inner.node, until)));
         let put = Put::Set { token: inner.token(), state: postcard::to_stdvec(&nodes).unwrap_or_default(), keep_millis: FOREVER_MILLIS };
         let swap = Swap { partition: 0, cells: vec![SwapCell { name: name.clone(), expect, put }], entry: Vec::new() };
-        found = match inner.swap(vec![swap]).await?.pop() {
-            Some(Swapped::Raced(mut found)) => found.pop().flatten(),
-            Some(Swapped::Done | Swapped::Full | Swapped::Fenced) | None => {
-                if until.is_some() {
-                    // Whoever does not know it yet hears of it with the next decision.
-                    inner.link.fence().await?;
-                    is_told = true;
-                }
-                inner.link.load(vec![name.clone()]).await?.pop().flatten()
-            }
-        };
+        if !matches!(inner.swap(vec![swap]).await?.pop(), Some(Swapped::Raced(_))) && until.is_some() {
+            // Whoever does not know it yet hears of it with the next decision.
+            inner.link.fence().await?;
+            is_told = true;
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! most. When the answer then is that another was faster, the stream says whether ours was first.
 
 use crate::cluster::Inner;
-use crate::cluster::cells::{Combined, Proposal, ProposalResult, SwapReply, combine, number_of};
+use crate::cluster::cells::{Proposal, ProposalResult, SwapReply, combine, number_of};
 use crate::cluster::entry;
 use crate::cluster::link::{EntryId, LinkError, Swap, Swapped, Value};
 use crate::cluster::mailbox::{Known, Mailboxes};
@@ -94,38 +94,56 @@ impl Queue {
 /// The writer's life.
 pub(crate) async fn run(inner: &Inner) {
     while let Some(proposals) = inner.queue.next().await {
-        let combined = combine(&proposals);
-        let results = send(inner, &proposals, combined).await;
+        let results = send(inner, &proposals).await;
         MAILBOXES.send(proposals.into_iter().zip(results).map(|(proposal, result)| (proposal.mailbox, (proposal.done, result))));
     }
 }
 
-/// Whether the database has none of these for certain. It has only just come back: other connections than the writer's may not be there yet.
+/// Whether the database has none of these for certain.
 async fn was_not_written(inner: &Inner, swaps: &[Swap], sent_at: i64) -> bool {
+    let swaps: Vec<&Swap> = swaps.iter().filter(|swap| !swap.entry.is_empty()).collect();
+    let found = what_became_of(inner, &swaps, sent_at).await;
+    found.iter().all(|is_there| *is_there == Some(false))
+}
+
+/// Of each swap that was sent, whether the database has it; `None` when that is not known. It will not have it later than that. It has only
+/// just come back: other connections than the writer's may not be there yet.
+async fn what_became_of(inner: &Inner, swaps: &[&Swap], sent_at: i64) -> Vec<Option<bool>> {
     const TRIES: u32 = 5;
     const BETWEEN: std::time::Duration = std::time::Duration::from_millis(40);
+    if swaps.is_empty() {
+        return Vec::new();
+    }
     // What is still under way must not arrive after we have looked: it would count beside what is decided in its place.
     if inner.link.fence().await.is_err() {
-        return false;
+        return vec![None; swaps.len()];
     }
-    let swaps: Vec<&Swap> = swaps.iter().filter(|swap| !swap.entry.is_empty()).collect();
-    let mut found = were_written(inner, &swaps, sent_at).await;
+    let mut found = were_written(inner, swaps, sent_at).await;
     for _ in 0..TRIES {
         if !found.contains(&None) {
             break;
         }
         tokio::time::sleep(BETWEEN).await;
-        found = were_written(inner, &swaps, sent_at).await;
+        found = were_written(inner, swaps, sent_at).await;
     }
-    found.iter().all(|is_there| *is_there == Some(false))
+    // What is not there may have been, and was erased: whoever waits for it must not do it once more.
+    if found.contains(&Some(false)) && (recovery::say_what_waits(inner).await.is_err() || inner.erasing.is_any()) {
+        found.iter_mut().filter(|is_there| **is_there == Some(false)).for_each(|is_there| *is_there = None);
+    }
+    found
 }
 
-async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) -> Vec<ProposalResult> {
+async fn send(inner: &Inner, proposals: &[Proposal]) -> Vec<ProposalResult> {
     let sent_at = inner.clock.now_millis();
     let started = Instant::now();
+    // Those that were decided before their node learned of the last fence are decided again, knowing what is to be known.
+    let fences = proposals.iter().map(|proposal| proposal.fences).max();
+    let combined = combine(proposals);
     let (swaps, members): (Vec<Swap>, Vec<Vec<usize>>) = combined.into_iter().map(|one| (one.swap, one.proposals)).unzip();
     let (mut again, mut looked) = (0_u32, 0_u32);
-    let mut answers: Vec<Option<Swapped>> = vec![None; swaps.len()];
+    let is_old = |members: &Vec<usize>| members.iter().any(|member| Some(proposals[*member].fences) != fences);
+    let old: Vec<bool> = members.iter().map(is_old).collect();
+    let mut answers: Vec<Option<Swapped>> = old.iter().map(|is_old| is_old.then_some(Swapped::Fenced)).collect();
     // What becomes of those without an answer.
     let rest = loop {
         let left: Vec<usize> = (0..swaps.len()).filter(|place| answers[*place].is_none()).collect();
@@ -147,7 +165,7 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
         looked = again;
         let asked = async {
             match tokio::time::timeout(GATE, inner.gate.read()).await {
-                Ok(_gate) if !inner.health.is_unbuilt() => inner.link.swap(&sent).await,
+                Ok(_gate) if !inner.health.is_unbuilt() => inner.link.swap_under(&sent, fences).await,
                 Ok(_) | Err(_) => Err(LinkError::Away("its states are being built".into())),
             }
         };
@@ -160,9 +178,7 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
                 {
                     inner.health.away(&error, started);
                 }
-                // If it was sent before, it is not known what became of that: it is sent again as it is.
-                let tells = |answer: &Swapped| again == 0 || *answer != Swapped::Fenced;
-                left.into_iter().zip(found).filter(|(_, answer)| tells(answer)).for_each(|(place, answer)| answers[place] = Some(answer));
+                left.into_iter().zip(found).for_each(|(place, answer)| answers[place] = Some(answer));
             }
             Err(error) => {
                 inner.health.away(&error, started);
@@ -177,11 +193,20 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
     let now = u64::try_from(inner.clock.now_millis()).unwrap_or(0) + MARGIN_MILLIS;
     let mut results = vec![ProposalResult::Away; proposals.len()];
     let mut unconfirmed = Vec::new();
-    // Where others were faster and ours was sent before, it may have been the one.
-    let is_doubted = |place: &usize| again > 0 && matches!(answers[*place], Some(Swapped::Raced(_))) && !swaps[*place].entry.is_empty();
-    let doubted: Vec<usize> = (0..swaps.len()).filter(is_doubted).collect();
-    let found = were_written(inner, &doubted.iter().map(|place| &swaps[*place]).collect::<Vec<_>>(), sent_at).await;
-    let written: HashMap<usize, Option<bool>> = doubted.into_iter().zip(found).collect();
+    // Where others were faster and ours was sent before, it may have been the one; and it may have been there before the fence was moved.
+    let doubted = |is_asked: fn(&Swapped) -> bool| -> Vec<usize> {
+        let is_doubted = |place: &usize| !swaps[*place].entry.is_empty() && answers[*place].as_ref().is_some_and(is_asked);
+        (0..swaps.len()).filter(|place| again > 0 && !old[*place]).filter(is_doubted).collect()
+    };
+    let (raced, fenced) = (doubted(|answer| matches!(answer, Swapped::Raced(_))), doubted(|answer| *answer == Swapped::Fenced));
+    let of = |places: &[usize]| places.iter().map(|place| &swaps[*place]).collect::<Vec<_>>();
+    let (raced_found, fenced_found) = (were_written(inner, &of(&raced), sent_at).await, what_became_of(inner, &of(&fenced), sent_at).await);
+    let written: HashMap<usize, Option<bool>> = raced.into_iter().zip(raced_found).chain(fenced.into_iter().zip(fenced_found)).collect();
+    let result_of = |place: usize| match written.get(&place).copied().unwrap_or(Some(false)) {
+        Some(true) => ProposalResult::Done,
+        Some(false) => ProposalResult::Raced,
+        None => ProposalResult::Doubtful,
+    };
     for (place, ((swap, members), answer)) in swaps.into_iter().zip(members).zip(answers).enumerate() {
         let (result, answer) = match answer {
             None => (rest, SwapReply::None),
@@ -189,7 +214,7 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
                 inner.health.has_room();
                 (ProposalResult::Done, SwapReply::Done)
             }
-            Some(Swapped::Fenced) => (ProposalResult::Raced, SwapReply::None),
+            Some(Swapped::Fenced) => (result_of(place), SwapReply::None),
             Some(Swapped::Full) => {
                 inner.health.full();
                 // What was sent twice may still arrive once there is room: were it tried again it could count twice.
@@ -197,12 +222,7 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
             }
             Some(Swapped::Raced(values)) => {
                 let found: HashMap<u128, Value> = swap.cells.iter().map(|cell| number_of(&cell.name)).zip(values).collect();
-                let result = match written.get(&place).copied().unwrap_or(Some(false)) {
-                    Some(true) => ProposalResult::Done,
-                    Some(false) => ProposalResult::Raced,
-                    None => ProposalResult::Doubtful,
-                };
-                (result, SwapReply::Found(found))
+                (result_of(place), SwapReply::Found(found))
             }
         };
         if result == ProposalResult::Doubtful {
