@@ -69,6 +69,34 @@ def test_both_are_gone_and_come_back(cluster):
     load.check(cluster.database)
 
 
+def test_how_far_the_log_is_behind_is_seen(cluster):
+    cluster.start_redis("--appendonly", "yes")
+    nodes = cluster.start(2)
+    figures = lambda name: [measured(node, f"runguard_{name}") for node in nodes]
+    until(lambda: sorted(figures("log_imports")) == [0, 1], "one of them to move the log", 20)
+    importer = nodes[figures("log_imports").index(1)]
+    assert figures("log_database_up") == [1, 1] and figures("degraded_answers_total") == [0, 0]
+    ask = lambda: ask_many(importer, AI_TASK_RETRY, [{"session_id": "s", "task_name": "t"}])
+    until(lambda: ask() and cluster.database.ids(), "the log to have read that stream")
+    cluster.postgres.stop()
+    try:
+        ask()
+        until(lambda: measured(importer, "runguard_log_database_up") == 0, "the log to be seen away", 20)
+        until(lambda: ask() and measured(importer, "runguard_log_lag_seconds") >= 0.5, "the lag to be seen", 60)
+        until(lambda: measured(importer, "runguard_stream_entries") >= 2, "what waits to be seen", 20)
+        assert measured(importer, "runguard_unconfirmed_entries") >= 2
+        told = importer.client().get("/readyz").json["cluster"]
+        assert told["imports"] and told["log_lag_seconds"] >= 0.5 and told["stream_entries"] >= 2 and told["warnings"], told
+    finally:
+        cluster.postgres.start()
+    until(lambda: figures("log_lag_seconds") == [0, 0] and figures("log_database_up") == [1, 1], "the log to have caught up", 20)
+    until(lambda: figures("stream_entries") == [0, 0] and figures("unconfirmed_entries") == [0, 0], "nothing to wait", 20)
+    cluster.redis.kill()
+    until(lambda: ask()[0].get("degraded"), "a marked answer")
+    assert measured(importer, "runguard_degraded_answers_total") >= 1
+    cluster.redis.start()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True], ids=["the node stays up", "the node is killed"])
 def test_what_went_to_disk_comes_home_in_order_and_once(cluster, killed):

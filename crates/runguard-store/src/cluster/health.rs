@@ -4,7 +4,7 @@ use crate::cluster::link::LinkError;
 use crate::error::StoreError;
 use crate::store::StoreHealth;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -30,6 +30,9 @@ pub(crate) struct Health {
     log_away: AtomicBool,
     /// How far the log is behind the streams.
     pub(super) log_lag_millis: AtomicU64,
+    /// By the streams' clock: since when this node looks, and when the log had all of them last.
+    log_seen_since: OnceLock<u64>,
+    pub(super) log_had_all_at: AtomicU64,
     full: AtomicBool,
     /// What nodes decided alone may not be counted yet: other nodes, this one; and so long it takes until that is known.
     pub(super) others_behind: AtomicBool,
@@ -52,6 +55,8 @@ impl Default for Health {
             sent_again_to: AtomicU64::new(0),
             log_away: AtomicBool::new(false),
             log_lag_millis: AtomicU64::new(0),
+            log_seen_since: OnceLock::new(),
+            log_had_all_at: AtomicU64::new(0),
             full: AtomicBool::new(false),
             others_behind: AtomicBool::new(false),
             ours_behind: AtomicBool::new(false),
@@ -177,6 +182,15 @@ impl Health {
 
     pub(crate) fn is_log_away(&self) -> bool {
         self.log_away.load(Ordering::Acquire)
+    }
+
+    pub(super) fn log_has_all(&self, now_millis: u64) {
+        self.log_had_all_at.store(now_millis, Ordering::Relaxed);
+        self.log_lag_millis.store(0, Ordering::Relaxed);
+    }
+
+    pub(super) fn log_seen_since(&self, now_millis: u64) -> u64 {
+        *self.log_seen_since.get_or_init(|| now_millis)
     }
 
     pub(crate) fn log_lag_millis(&self) -> u64 {

@@ -43,8 +43,6 @@ const SETTLE: Duration = Duration::from_millis(1_500);
 /// Between two looks for a database that has just gone, and for one that is away.
 const LOOK_SOON: Duration = Duration::from_millis(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// A log that is further behind has never read that stream.
-const LONGEST_LAG_MILLIS: u64 = 365 * 24 * 3600 * 1000;
 /// Between two looks while something is on its way home.
 pub(super) const SHORT_PULSE: Duration = Duration::from_millis(50);
 pub(super) const FOREVER_MILLIS: u64 = u32::MAX as u64 * 1000;
@@ -123,28 +121,37 @@ async fn progress(inner: &Inner) -> Option<Progress> {
     if inner.health.is_away() {
         return None;
     }
-    let asked = Instant::now();
-    let positions = inner.log.positions(inner.partitions).await.ok()?;
+    let (asked, asked_at) = (Instant::now(), inner.clock.now_millis().unsigned_abs());
+    let seen_since = inner.health.log_seen_since(asked_at);
+    let Ok(positions) = inner.log.positions(inner.partitions).await else {
+        // How far it is behind matters most while it is away.
+        learn_lag(inner, &Positions::new(), seen_since).await;
+        return None;
+    };
     let has_all_before = inner.caught_up(CATCH_UP).await.then_some(asked);
     // Last: of a database that was emptied meanwhile, or put back to an earlier state, the log may have read what others wrote since,
     // and that stands later in the streams than what is missing.
     if !inner.is_the_one_we_know().await {
         return None;
     }
-    let lag = if has_all_before.is_some() { Some(0) } else { lag_millis(inner, &positions).await };
-    if let Some(lag) = lag {
-        inner.health.log_lag_millis.store(lag, Ordering::Relaxed);
+    if has_all_before.is_some() {
+        inner.health.log_has_all(asked_at);
+    } else {
+        learn_lag(inner, &positions, seen_since).await;
     }
     Some(Progress { positions, has_all_before })
 }
 
-/// How much later than what the log has read the streams end.
-async fn lag_millis(inner: &Inner, positions: &Positions) -> Option<u64> {
-    let latest = inner.link.latest().await.ok()?;
-    let read = |partition: usize| positions.iter().find(|(other, _)| usize::from(*other) == partition).map_or(0, |(_, at)| at.millis);
+/// How much later the streams end than what the log has read: of one that was still for long, than when it had read all of them.
+async fn learn_lag(inner: &Inner, positions: &Positions, seen_since: u64) {
+    let Ok(latest) = inner.link.latest().await else { return };
+    let had_all_at = inner.health.log_had_all_at.load(Ordering::Relaxed);
+    let read = |partition: usize| {
+        let known = positions.iter().find(|(other, at)| usize::from(*other) == partition && at.millis > 0);
+        known.map_or(seen_since, |(_, at)| at.millis).max(had_all_at)
+    };
     let behind = latest.iter().enumerate().map(|(partition, end)| end.millis.saturating_sub(read(partition)));
-    // Of a stream that was never read nobody knows how old its first entry is.
-    behind.filter(|millis| *millis < LONGEST_LAG_MILLIS).max()
+    inner.health.log_lag_millis.store(behind.max().unwrap_or(0), Ordering::Relaxed);
 }
 
 async fn learn_time(inner: &Inner) -> Result<(), LinkError> {
