@@ -853,7 +853,7 @@ impl Cluster {
         if taken.rows == 0 && inner.load(&cells).await?.iter().all(Option::is_none) {
             return Ok(None);
         }
-        let held = erasing::hold(inner, whose.entry).await?;
+        let held = erasing::hold(inner, whose.entry, row.at).await?;
         let erased = held.while_held(inner.erase_held(&held, whose, taken, row).boxed()).await;
         held.let_go().await;
         erased.map(Some)

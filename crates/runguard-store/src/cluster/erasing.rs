@@ -150,11 +150,10 @@ pub(super) struct Held {
 }
 
 /// Nobody decides for a session from here on, and what was under way for it does nothing.
-pub(super) async fn hold(inner: &Arc<Inner>, session: Key) -> Result<Held, StoreError> {
+pub(super) async fn hold(inner: &Arc<Inner>, session: Key, asked_at: i64) -> Result<Held, StoreError> {
     let held = Held { inner: inner.clone(), session, by: inner.token(), is_over: false };
-    let at = inner.clock.now_millis();
     let write = |error: LinkError| StoreError::Write(error.to_string());
-    if !held.put(Some(at)).await.map_err(write)? {
+    if !held.put(Some(asked_at)).await.map_err(write)? {
         return Err(StoreError::Write("another node erases this session at the same time; try again".into()));
     }
     inner.link.fence().await.map_err(write)?;
@@ -190,8 +189,7 @@ impl Held {
 
     /// When it takes place: after every row of the session that there is, by whatever node's clock. What is decided later has a later time.
     pub(super) async fn takes_place(&self, asked_at: i64, latest_row: i64) -> Result<i64, StoreError> {
-        let now = self.inner.clock.now_millis();
-        let at = asked_at.max(now).max(latest_row.min(now + APART_MILLIS));
+        let at = asked_at.max(latest_row.min(self.inner.clock.now_millis() + APART_MILLIS));
         match self.put(Some(at)).await {
             Ok(true) => Ok(at),
             Ok(false) => Err(StoreError::Write("another node erases this session at the same time; try again".into())),
