@@ -31,7 +31,7 @@ mod serving;
 mod thinking;
 mod upstream;
 
-pub use self::passing::{Passing, find};
+pub use self::passing::{Passing, astray, find};
 
 use crate::answer::Account;
 use crate::api::{Api, Kind};
