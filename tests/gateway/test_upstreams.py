@@ -158,3 +158,18 @@ def test_a_key_file_that_is_not_there_is_said_and_asks_nobody(gateway: Any, prov
     with pytest.raises(openai.APIStatusError) as refused:
         openai.OpenAI(base_url=f"{server.url}/openai/v1", api_key=key_of(server), max_retries=0).chat.completions.create(model=CHAT, messages=HELLO)
     assert (refused.value.status_code, refused.value.body["code"], provider.asked) == (503, "no_provider_key", [])
+
+
+def test_a_client_with_a_wrong_base_url_is_told_the_right_one(gateway: Any) -> None:
+    server = gateway()
+    with pytest.raises(openai.NotFoundError) as chat:
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="k").chat.completions.create(
+            model="gpt-4o", messages=[{"role": "user", "content": "hi"}]
+        )
+    assert "/openai/v1 behind it" in chat.value.message
+    with pytest.raises(anthropic.NotFoundError) as message:
+        anthropic.Anthropic(base_url=server.url, api_key="k").messages.create(
+            model="claude-sonnet-4-6", max_tokens=9, messages=[{"role": "user", "content": "hi"}]
+        )
+    assert "/anthropic behind it" in message.value.message
+    assert httpx.post(f"{server.url}/v1/never").json()["type"].endswith("not-found")

@@ -73,6 +73,9 @@ pub struct Price {
     /// The longest answer of the model in tokens, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_output: Option<u64>,
+    /// The longest prompt of the model in tokens, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_input: Option<u64>,
 }
 
 impl Price {
@@ -562,6 +565,23 @@ impl Prices {
     pub fn longest_answer(&self, model: &str) -> Option<u64> {
         let own = |id: &str| self.overrides.get(id).and_then(|(_, price)| price.max_output);
         let bundled = |id: &str| self.bundled.model(id).and_then(|model| model.price().max_output).filter(|most| *most <= LONGEST_KNOWN);
+        self.find(model, |id| own(id).or_else(|| bundled(id)))
+    }
+
+    /// The longest prompt of a model in tokens, where it is known: what the user said, or else the table.
+    ///
+    /// ```
+    /// use runguard_core::prices::Prices;
+    ///
+    /// let mut prices = Prices::bundled();
+    /// assert_eq!((prices.longest_prompt("gpt-4o"), prices.longest_prompt("claude-sonnet-4-6")), (Some(128_000), Some(1_000_000)));
+    /// prices.set_from_json(r#"{"mine": {"input": 1, "output": 1, "max_input": 8192}}"#)?;
+    /// assert_eq!((prices.longest_prompt("mine"), prices.longest_prompt("another")), (Some(8_192), None));
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    pub fn longest_prompt(&self, model: &str) -> Option<u64> {
+        let own = |id: &str| self.overrides.get(id).and_then(|(_, price)| price.max_input);
+        let bundled = |id: &str| self.bundled.model(id).and_then(|model| model.price().max_input);
         self.find(model, |id| own(id).or_else(|| bundled(id)))
     }
 

@@ -120,6 +120,8 @@ macro_rules! for_every_guard {
                 BudgetExceeded = "budget_exceeded", "Budget used up";
                 /// The model has no price, so its cost cannot be kept within a limit.
                 UnknownModel = "unknown_model", "Model without a price";
+                /// What is asked for has a price that nobody here knows, so its cost cannot be kept within a limit.
+                NotMetered = "not_metered", "Price not known";
                 /// The budget's calls are used up.
                 CallCapReached = "call_cap_reached", "Calls used up";
                 /// Too many reservations are open.

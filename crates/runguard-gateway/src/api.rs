@@ -108,7 +108,7 @@ pub(crate) fn kind_of(dialect: Dialect, method: &Method, path: &str) -> Kind {
         }
     } else if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::DELETE) {
         // Reading what is there and removing it is not billed by the token. A realtime session begins with a GET.
-        if path.get(..9).is_some_and(|start| start.eq_ignore_ascii_case("/realtime")) { Kind::Unmetered } else { Kind::Free }
+        if path.split('/').any(|part| part.eq_ignore_ascii_case("realtime")) { Kind::Unmetered } else { Kind::Free }
     } else {
         Kind::Unmetered
     }
@@ -138,7 +138,7 @@ mod tests {
         }
         assert_eq!(post(Dialect::Anthropic, "/messages/batches"), Kind::Unmetered);
         assert_eq!(kind_of(Dialect::OpenAi, &Method::GET, "/models"), Kind::Free);
-        for path in ["/realtime", "/Realtime", "/REALTIME/sessions"] {
+        for path in ["/realtime", "/Realtime", "/REALTIME/sessions", "/v1/Realtime"] {
             assert_eq!(kind_of(Dialect::OpenAi, &Method::GET, path), Kind::Unmetered, "{path}");
         }
         for path in ["/../../admin", "//realtime", "/./realtime", "/models/%2e%2e", "/a\\b", "/models//x"] {

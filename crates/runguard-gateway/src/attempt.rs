@@ -31,8 +31,6 @@ use runguard_http::reply::Reply;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// More than fits into any model.
-const MOST_UNSEEN_TOKENS: u64 = 2_000_000;
 /// How long a provider may take to begin its answer.
 const BEGINS: Duration = Duration::from_secs(600);
 /// An answer that is cut shorter than this is not worth having, unless it was asked for so short.
@@ -107,6 +105,7 @@ impl Asking<'_> {
         let Candidate { model, address, mut question, body } = candidate;
         question.times_the_price = self.times_the_price(&question);
         question.most_prompt = self.most_read(&question);
+        guards.call.unmetered = question.unmetered.unwrap_or_default().into();
         let circuit_guards = guards.clone();
         let new = || Circuit::new(&circuit_guards, &self.gateway.lately, &self.passing.upstream, &model, &self.run.name);
         let circuit = self.settings.gateway.circuits.then(new);
@@ -127,11 +126,6 @@ impl Asking<'_> {
         if (self.has_left)() {
             self.gateway.runs.settle(&guards, set_aside, Used::Nothing).await;
             return Attempt::Refused(self.refuse(Refusal::bad_request("The caller has gone."), &question));
-        }
-        if let Some(refusal) = not_for_a_limit(&question, &set_aside) {
-            guards.call.refused = refusal.code.as_str().into();
-            self.gateway.runs.settle(&guards, set_aside, Used::Nothing).await;
-            return Attempt::Refused(self.refuse(refusal, &question));
         }
         // Whoever tests it has the money for it: else nobody would, for a while.
         if let Some(circuit) = circuit.as_ref().filter(|_| phase == Phase::HalfOpen) {
@@ -268,15 +262,13 @@ impl Asking<'_> {
         matches!(self.credentials, Credentials::Callers) && self.parts.headers.contains_key(&OWN_KEY)
     }
 
-    /// The most tokens that the model reads.
+    /// The most tokens that the model reads. All of which nobody here knows how much it is has together no more than the model reads.
     fn most_read(&self, question: &Question) -> u64 {
-        let mut tokens = question.most_prompt;
-        if question.follows {
-            tokens = tokens.saturating_add(self.earlier.and_then(|earlier| earlier.tokens).unwrap_or(question.longest_unseen));
-        }
+        let before = self.earlier.and_then(|earlier| earlier.tokens).filter(|_| question.follows);
         let (referred, unknown) = self.gateway.most_referred(&self.passing.upstream, question);
-        let documents = question.documents.saturating_add(unknown).saturating_mul(question.longest_unseen).min(MOST_UNSEEN_TOKENS);
-        tokens.saturating_add(documents).saturating_add(question.added).saturating_add(referred)
+        let is_unseen = question.documents > 0 || unknown > 0 || (question.follows && before.is_none());
+        let unseen = if is_unseen { question.longest_unseen } else { 0 };
+        [before.unwrap_or(0), referred, unseen, question.added].into_iter().fold(question.most_prompt, u64::saturating_add)
     }
 
     /// What leaves to the provider how it is served is taken for as dear as it can be, until that provider has said how it serves.
@@ -300,6 +292,7 @@ impl Asking<'_> {
             max_output: times.of_written(question.longest()),
             shortest: times.of_written(shortest(question)),
             longest: question.longest(),
+            longest_prompt: question.most_prompt,
             choices: question.choices,
             patience: Duration::from_millis(self.settings.gateway.patience.as_millis()),
         };
@@ -363,13 +356,6 @@ impl Asking<'_> {
 /// The shortest answer that is worth having: it has something beside what the model thinks.
 fn shortest(question: &Question) -> u64 {
     SHORTEST_ANSWER.min(question.max_output.unwrap_or(u64::MAX)).max(question.thinking.saturating_add(1))
-}
-
-/// Why a question is not passed on though something is set aside for it: dollars are limited, and what it costs is not known.
-fn not_for_a_limit(question: &Question, set_aside: &SetAside) -> Option<Refusal> {
-    let what = question.unmetered.filter(|_| set_aside.books.remaining_usd.is_some())?;
-    let message = format!("The question has {what}. It is not passed on while dollars are limited.");
-    Some(Refusal::stop("not_metered", message))
 }
 
 /// The most tokens that all answers to a question may have together, where that is limited.

@@ -12,12 +12,10 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::{HashMap, VecDeque};
 
-/// What a provider may add to a prompt that nobody here has seen, in tokens.
-pub(crate) const UNSEEN: u64 = 200_000;
-/// The same, of a model that reads more than that at a price of its own.
+/// Above so many tokens some models have a price of their own, whatever the table says of how much they read.
+const LONG: u64 = 200_000;
+/// What a model reads of which nobody here knows how much it is, or which has prices for long prompts.
 const LONG_UNSEEN: u64 = 1_000_000;
-/// Documents that a cache or a video may be as long as: a million tokens fit into some models.
-pub(crate) const LONGEST_CONTEXT: u64 = 5;
 /// What Anthropic's models are told around tools: 313 to 700 tokens by model and choice.
 const AROUND_TOOLS: u64 = 1_000;
 /// What they are told of each tool that Anthropic knows by its type: 245 to 1,200 tokens.
@@ -27,12 +25,13 @@ const LONGEST_SPOKEN: u64 = 16_384;
 
 /// Whether the price of a model says that it reads prompts that are longer than usual.
 pub(crate) fn reads_long_prompts(model: &str) -> bool {
-    Prices::bundled().price(model).is_some_and(|(price, _)| price.above.iter().any(|tier| tier.tokens >= UNSEEN))
+    Prices::bundled().price(model).is_some_and(|(price, _)| price.above.iter().any(|tier| tier.tokens >= LONG))
 }
 
-/// The most tokens that anything may have of which nobody here knows how much it is.
+/// The most tokens that anything may have of which nobody here knows how much it is: as many as the model reads.
 pub(crate) fn longest_unseen(model: &str) -> u64 {
-    if reads_long_prompts(model) { LONG_UNSEEN } else { UNSEEN }
+    let most = Prices::bundled().longest_prompt(model).unwrap_or(LONG_UNSEEN);
+    if reads_long_prompts(model) { most.max(LONG_UNSEEN) } else { most }
 }
 
 /// What is somewhere else, in documents.
@@ -42,7 +41,7 @@ pub(crate) fn documents(api: Api, body: &Members<'_>) -> u64 {
     // A prompt that is stored at the provider is one more, and so is what is found in data of the caller's there.
     let stored = u64::from(api == Api::Responses && body.get("prompt").is_some());
     let sources = u64::from(body.get("data_sources").is_some());
-    stored.saturating_add(sources).saturating_add(if has_cache { LONGEST_CONTEXT } else { 0 })
+    stored.saturating_add(sources).saturating_add(u64::from(has_cache))
 }
 
 /// The items of a list that say which one they are.
@@ -247,9 +246,9 @@ mod tests {
         for (api, body, expected) in [
             (Api::Chat, json!({"messages": []}), 0),
             (Api::Chat, json!({"messages": [], "data_sources": [{"type": "azure_search"}]}), 1),
-            (Api::Chat, json!({"messages": [], "extra_body": {"google": {"cached_content": "cachedContents/1"}}}), 5),
-            (Api::Chat, json!({"messages": [], "google": {"cached_content": "c"}}), 5),
-            (Api::Chat, json!({"messages": [], "cached_content": "c"}), 5),
+            (Api::Chat, json!({"messages": [], "extra_body": {"google": {"cached_content": "cachedContents/1"}}}), 1),
+            (Api::Chat, json!({"messages": [], "google": {"cached_content": "c"}}), 1),
+            (Api::Chat, json!({"messages": [], "cached_content": "c"}), 1),
             (Api::Responses, json!({"prompt": {"id": "p"}}), 1),
             (Api::Completions, json!({"prompt": "words"}), 0),
         ] {
@@ -261,6 +260,22 @@ mod tests {
             of(&json!({"messages": [{"role": "user", "content": "a"}], "audio": {"voice": "x"}}), |body| recordings(Api::Chat, body)),
             0
         );
+    }
+
+    #[test]
+    fn what_nobody_has_counted_is_as_long_as_all_that_the_model_reads() {
+        for (model, tokens) in [
+            ("gpt-4o", 128_000),
+            ("gpt-4.1", 1_047_576),
+            ("claude-opus-4-6", 1_000_000),
+            ("claude-sonnet-4-5", 200_000),
+            ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", 1_000_000),
+            ("claude-haiku-4-5", 200_000),
+            ("gemini-2.5-pro", 1_048_576),
+            ("nobody-knows", 1_000_000),
+        ] {
+            assert_eq!(longest_unseen(model), tokens, "{model}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub(crate) mod nudge;
 use crate::api::Api;
 use crate::bedrock::Family;
 use crate::members::{BorrowedText, Members};
-use runguard_core::detect::stall::{CallEffect, Outcome, is_framework, result_fingerprint, says_error};
+use runguard_core::detect::stall::{Beside, CallEffect, Outcome, is_framework, result_fingerprint, says_error};
 use runguard_core::fingerprint;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -39,6 +39,8 @@ enum Part<'a> {
     /// The model, without a call.
     Said(Cow<'a, str>),
     User(Cow<'a, str>),
+    /// In the user's name, in one message with what tools gave.
+    Beside(String),
 }
 
 /// A call that an answer asked for, and that has given nothing yet: by its name at the provider, as the guard takes it.
@@ -65,7 +67,7 @@ pub(crate) fn said(output: &str) -> Option<String> {
         match part {
             Part::Called { .. } => return None,
             Part::Said(text) => said = Some(fingerprint::hex(result_fingerprint(&text))),
-            Part::Gave { .. } | Part::User(_) => {}
+            Part::Gave { .. } | Part::User(_) | Part::Beside(_) => {}
         }
     }
     said
@@ -340,9 +342,14 @@ fn words(role: &str, text: String) -> Part<'static> {
     if role == "assistant" { Part::Said(text.into()) } else { Part::User(text.into()) }
 }
 
-/// What a message says with its blocks. Beside calls, words are their reason; beside results, a framework's reminder.
+/// What a message says with its blocks. Beside calls, words are their reason.
 fn words_of_blocks(role: &str, text: String, has_calls: bool) -> Option<Part<'static>> {
-    (!has_calls && !text.is_empty()).then(|| words(role, text))
+    match (has_calls, role) {
+        _ if text.is_empty() => None,
+        (false, _) => Some(words(role, text)),
+        (true, "assistant") => None,
+        (true, _) => Some(Part::Beside(text)),
+    }
 }
 
 #[derive(Deserialize)]
@@ -451,6 +458,7 @@ fn tell(before: Before<'_>, parts: Vec<Part<'_>>) -> Vec<Value> {
     }
     let mut said: Option<Cow<'_, str>> = None;
     let mut said_before = before.said;
+    let mut beside = Beside::default();
     let mut round = String::new();
     let mut was_call = false;
     for part in parts {
@@ -479,6 +487,10 @@ fn tell(before: Before<'_>, parts: Vec<Part<'_>>) -> Vec<Value> {
                 told[place] = Some(Value::Object(step));
             }
             Part::Said(text) => (said, said_before) = (Some(text), None),
+            Part::Beside(text) => {
+                // Told once: who says the same again with every result is no person.
+                told.extend(beside.person(&text).map(|words| Some(json!({"id": id_of(&[b"beside", &words.to_le_bytes()]), "user": true}))));
+            }
             Part::User(text) => {
                 let (said, said_before, is_framework) = (said.take(), said_before.take(), is_framework(&text));
                 if let Some(said) = said_before.filter(|_| is_framework) {
@@ -671,6 +683,31 @@ mod tests {
             of(Api::Responses, &told)[0]["does"].as_str().map(str::to_owned)
         };
         assert!(clicked(1).is_some() && clicked(1) == clicked(1) && clicked(1) != clicked(2));
+    }
+
+    #[test]
+    fn a_person_who_speaks_beside_a_result_is_heard_and_a_reminder_is_not() {
+        let turn = |number: usize, words: &str| {
+            let call = json!({"type": "tool_use", "id": format!("c{number}"), "name": "search", "input": {}});
+            let gave = json!({"type": "tool_result", "tool_use_id": format!("c{number}"), "content": "nothing"});
+            let said = json!({"type": "text", "text": words});
+            let content = if words.is_empty() { json!([gave]) } else { json!([gave, said]) };
+            [
+                json!({"role": "assistant", "content": [{"type": "text", "text": "I look."}, call]}),
+                json!({"role": "user", "content": content}),
+            ]
+        };
+        let people = |words: &[&str]| {
+            let messages: Vec<Value> = words.iter().enumerate().flat_map(|(number, words)| turn(number, words)).collect();
+            of(Api::Messages, &json!({"messages": messages})).iter().map(|step| step.get("user").is_some()).collect::<Vec<_>>()
+        };
+        assert_eq!(people(&["", "No, look elsewhere.", ""]), [false, false, true, false]);
+        assert_eq!(people(&["", "<system-reminder>7 left</system-reminder>", ""]), [false; 3]);
+        assert_eq!(people(&["9 steps left", "8 steps left", "7 steps left"]), [false, true, false, false], "a reminder is heard once");
+        let converse = json!({"messages": [
+            {"role": "assistant", "content": [{"toolUse": {"toolUseId": "a", "name": "f", "input": {}}}]},
+            {"role": "user", "content": [{"toolResult": {"toolUseId": "a", "content": [{"text": "x"}]}}, {"text": "Stop that."}]}]});
+        assert_eq!(of(Api::Converse, &converse).last().unwrap()["user"], json!(true));
     }
 
     #[test]

@@ -31,7 +31,7 @@ mod serving;
 mod thinking;
 mod upstream;
 
-pub use self::passing::{Passing, find};
+pub use self::passing::{Passing, astray, find};
 
 use crate::answer::Account;
 use crate::api::{Api, Kind};
@@ -211,8 +211,8 @@ impl Gateway {
         }
     }
 
-    /// Answers a request to a provider. It is under way, for its caller's share, until it is settled: also when the caller has gone, or has the
-    /// head of a stream.
+    /// Answers a request to a provider. It is under way, for its caller's share, until it is answered, or the caller has gone: a stream, until it
+    /// has all of it.
     pub async fn answer(
         self: Arc<Self>,
         engine: Arc<Engine>,
@@ -230,11 +230,14 @@ impl Gateway {
             return reply;
         }
         let (answering, reply) = self.retried.begin(asks);
+        let held = share.take_bytes();
+        // Whoever leaves gives its place back; what is read on for nobody has none.
+        let place = Arc::new(share);
+        let under_way = Arc::downgrade(&place);
         let now = request.headers().get(NOW_HEADER).map(|value| Bytes::copy_from_slice(value.as_bytes()));
         // Boxed, so that it is not moved with all the room it needs later.
         tokio::spawn(Box::pin(async move {
             let trace = request.headers().get("traceparent").and_then(|header| TraceContext::parse(header.as_bytes()));
-            let held = share.take_bytes();
             let guards = Guards {
                 engine,
                 caller,
@@ -243,16 +246,18 @@ impl Gateway {
                 began: Instant::now(),
                 trace,
                 hears: self.hears.clone(),
-                _under_way: Arc::new(share),
+                under_way,
             };
             let reply = self.handle(guards, &passing, request, &|| answering.is_left()).await;
             drop(held);
             // A caller who is gone needs no reply, unless it asks again; a stream notices it by itself.
             answering.answered(reply.unwrap_or_else(|refusal| refusal.into_reply(passing.dialect)));
         }));
-        reply.taken().await.unwrap_or_else(|| {
+        let reply = reply.taken().await.unwrap_or_else(|| {
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", "The gateway is stopping. Try again.").into_reply(dialect)
-        })
+        });
+        drop(place);
+        reply
     }
 
     async fn handle(

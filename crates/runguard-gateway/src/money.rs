@@ -4,7 +4,7 @@ use crate::Hears;
 use bytes::Bytes;
 use runguard_core::ledger::Limits;
 use runguard_core::money::NanoDollars;
-use runguard_core::prices::{UnknownModelError, Usage};
+use runguard_core::prices::{USUAL_BYTES_A_TOKEN, UnknownModelError, Usage};
 use runguard_core::run::{
     Asked as AskedOfModel, Ceilings, Loops, ModelCall, Money, Progress, Refusal as RunRefusal, Run, ServiceBudget, Unanswered, Used,
 };
@@ -19,7 +19,7 @@ use runguard_http::load::Share;
 use serde::Deserialize;
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
@@ -53,8 +53,8 @@ pub(crate) struct Guards {
     /// The caller's trace, where it tells one.
     pub(crate) trace: Option<TraceContext>,
     pub(crate) hears: Option<Arc<dyn Hears>>,
-    /// The caller's share, until the last who has this is done.
-    pub(crate) _under_way: Arc<Share>,
+    /// The caller's share, while it waits for an answer or hears one.
+    pub(crate) under_way: Weak<Share>,
 }
 
 impl Guards {
@@ -231,8 +231,9 @@ pub(crate) struct Wanted<'a> {
     pub(crate) max_output: u64,
     /// An answer that is made shorter is not worth having.
     pub(crate) shortest: u64,
-    /// The answer that is asked for.
+    /// The answer that is asked for, and the longest that the prompt can be.
     pub(crate) longest: u64,
+    pub(crate) longest_prompt: u64,
     pub(crate) choices: u64,
     pub(crate) patience: Duration,
 }
@@ -315,7 +316,7 @@ impl Runs {
                         return Err(NotSetAside::Unavailable);
                     }
                     let is_set_aside = books.reserved_usd > 0.0 || books.reserved_tokens > 0;
-                    let now = not_set_aside(refusal, is_set_aside, wanted.longest);
+                    let now = not_set_aside(refusal, is_set_aside, &priced_for(&wanted, &price));
                     if before.is_some() {
                         return Err(now);
                     }
@@ -352,20 +353,35 @@ impl Runs {
     }
 }
 
-/// A price that nobody named is said with the answer that it is for.
-fn with_length(message: &str, longest: u64) -> String {
-    let length = format!("the price is that of an answer of up to {longest} tokens");
-    match message.split_once(". ") {
-        Some((what, advice)) => format!("{what}; {length}. {advice}"),
-        None => format!("{}; {length}.", message.trim_end_matches('.')),
+/// What a price that nobody named is for: the answer, or the prompt where that is the dearer part of it.
+fn priced_for(wanted: &Wanted<'_>, price: &dyn Fn(&str, &Usage) -> Result<NanoDollars, UnknownModelError>) -> String {
+    let tokens = wanted.prompt.bytes / USUAL_BYTES_A_TOKEN;
+    let prompt = price(wanted.model, &Usage::new(tokens, 0));
+    let both = price(wanted.model, &Usage::new(tokens, wanted.max_output.saturating_mul(wanted.choices)));
+    let answer = format!("an answer of up to {} tokens", wanted.longest);
+    match (prompt, both) {
+        (Ok(prompt), Ok(both)) if both.as_dollars() < 2.0 * prompt.as_dollars() => {
+            format!(
+                "most of the price, {prompt} of {both}, is that of a prompt of up to {} tokens, the rest that of {answer}",
+                wanted.longest_prompt
+            )
+        }
+        _ => format!("the price is that of {answer}"),
     }
 }
 
-/// `longest`: the answer that is asked for.
-fn not_set_aside(refusal: RunRefusal, is_set_aside: bool, longest: u64) -> NotSetAside {
+/// The sentence with what the price is for.
+fn with_price(message: &str, priced_for: &str) -> String {
+    match message.split_once(". ") {
+        Some((what, advice)) => format!("{what}; {priced_for}. {advice}"),
+        None => format!("{}; {priced_for}.", message.trim_end_matches('.')),
+    }
+}
+
+fn not_set_aside(refusal: RunRefusal, is_set_aside: bool, priced_for: &str) -> NotSetAside {
     match refusal {
         RunRefusal::NotNow(trip) if trip.reason == Reason::BudgetExceeded.code() => {
-            let (code, message) = (trip.reason.into_owned(), with_length(&trip.message, longest));
+            let (code, message) = (trip.reason.into_owned(), with_price(&trip.message, priced_for));
             if is_set_aside { NotSetAside::Busy { code, message } } else { NotSetAside::Refused { code, message } }
         }
         RunRefusal::Trip(trip) | RunRefusal::NotNow(trip) if trip.reason == Reason::StateUnavailable.code() => NotSetAside::Unavailable,
@@ -383,6 +399,23 @@ fn locked(run: &Mutex<Run>) -> MutexGuard<'_, Run> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use runguard_core::prices::{Prices, Prompt, UnknownModel};
+
+    #[test]
+    fn what_is_dear_is_named() {
+        let price = |model: &str, usage: &Usage| Prices::bundled().cost(model, usage, &UnknownModel::Error).map(|(cost, _)| cost);
+        let of = |tokens: u64, max_output: u64| {
+            let prompt = Prompt { bytes: tokens * USUAL_BYTES_A_TOKEN, attachments: 0 };
+            let (model, patience) = ("gpt-4o", Duration::ZERO);
+            let wanted =
+                Wanted { model, prompt, max_output, shortest: 1, longest: max_output, longest_prompt: tokens, choices: 1, patience };
+            priced_for(&wanted, &price)
+        };
+        assert_eq!(of(1_000, 16_384), "the price is that of an answer of up to 16384 tokens");
+        let dear = "most of the price, $0.32 of $0.33, is that of a prompt of up to 128000 tokens, the rest that of an answer of up to 1000 tokens";
+        assert_eq!(of(128_000, 1_000), dear);
+        assert_eq!(with_price("It has $1.00 left. Raise it.", dear), format!("It has $1.00 left; {dear}. Raise it."));
+    }
 
     #[test]
     fn of_too_many_runs_those_leave_that_nobody_asks_for() {

@@ -4,7 +4,7 @@ use crate::api::{self, Dialect, Kind};
 use crate::bedrock;
 use crate::refusal::Refusal;
 use crate::upstream::{self, Address, Target};
-use http::Method;
+use http::{Method, StatusCode};
 use runguard_engine::settings::{GatewaySettings, Speaks};
 use runguard_http::Problem;
 use runguard_http::reply::Reply;
@@ -65,6 +65,35 @@ pub fn find(settings: &GatewaySettings, method: &Method, path: &str, query: Opti
     Some(Passing { upstream: name.to_owned(), dialect, kind, is_everyones: api::is_everyones(method, path), address })
 }
 
+/// What is said to a question for a model that names no upstream, as when the variable of its client lacks a part: in the shape that the client
+/// reads, with the address that is meant. Nothing where it is no such question.
+pub fn astray(settings: &GatewaySettings, method: &Method, path: &str) -> Option<Reply> {
+    let ends = |names: &[&str]| names.iter().any(|name| path.ends_with(name));
+    let (dialect, speaks) = match () {
+        () if *method != Method::POST => return None,
+        () if ends(&["/chat/completions", "/responses", "/embeddings", "/completions"]) => (Dialect::OpenAi, Speaks::OpenAi),
+        () if ends(&["/messages", "/messages/count_tokens"]) => (Dialect::Anthropic, Speaks::Anthropic),
+        () if ends(&["/invoke", "/invoke-with-response-stream", "/converse", "/converse-stream"]) => (Dialect::Bedrock, Speaks::Bedrock),
+        () => return None,
+    };
+    let shown: String = path.chars().take(100).collect();
+    let version = if dialect == Dialect::OpenAi { "/v1" } else { "" };
+    // The provider's own name first: most have no other.
+    let own = ["openai", "anthropic", "bedrock"];
+    let mut names: Vec<&str> =
+        settings.upstreams.iter().filter(|(_, known)| known.speaks == speaks).map(|(name, _)| name.as_str()).collect();
+    names.sort_by_key(|name| !own.contains(name));
+    let message = match names.first() {
+        Some(name) if settings.enabled => {
+            format!("No model is asked by {shown}. The base URL of the client is this service's address with /{name}{version} behind it.")
+        }
+        Some(_) | None => format!(
+            "No model is asked by {shown}: this service passes no such questions on. Start `runguard gateway`, or set `gateway.enabled`."
+        ),
+    };
+    Some(Refusal::new(StatusCode::NOT_FOUND, "not_found", message).into_reply(dialect))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,5 +119,31 @@ mod tests {
             assert!(post(path).is_none(), "{path}");
         }
         assert!(find(&GatewaySettings::default(), &Method::POST, "/openai/v1/chat/completions", None).is_none(), "not switched on");
+    }
+
+    #[tokio::test]
+    async fn who_has_a_wrong_base_url_is_told_the_right_one() {
+        use http_body_util::BodyExt as _;
+        let on = GatewaySettings { enabled: true, ..GatewaySettings::default() };
+        let told = async |settings: &GatewaySettings, path: &str| {
+            let reply = astray(settings, &Method::POST, path)?;
+            assert_eq!(reply.status(), StatusCode::NOT_FOUND, "{path}");
+            let body = reply.into_body().collect().await.unwrap().to_bytes();
+            Some(serde_json::from_slice::<serde_json::Value>(&body).unwrap())
+        };
+        for (path, member, base) in [
+            ("/v1/chat/completions", "/error/message", "with /openai/v1 behind it"),
+            ("/chat/completions", "/error/message", "with /openai/v1 behind it"),
+            ("/openai/v1x/responses", "/error/message", "with /openai/v1 behind it"),
+            ("/v1/messages", "/error/message", "with /anthropic behind it"),
+            ("/model/anthropic.claude/converse", "/message", "with /bedrock behind it"),
+        ] {
+            let said = told(&on, path).await.unwrap();
+            let message = said.pointer(member).unwrap().as_str().unwrap();
+            assert!(message.contains(base) && message.contains(path), "{message}");
+        }
+        let off = told(&GatewaySettings::default(), "/v1/messages").await.unwrap();
+        assert!(off["error"]["message"].as_str().unwrap().contains("runguard gateway"), "{off}");
+        assert!(told(&on, "/guard/loop").await.is_none() && astray(&on, &Method::GET, "/v1/messages").is_none());
     }
 }

@@ -25,6 +25,7 @@ use hyper::body::Incoming;
 use runguard_core::prices::{ServiceTier, Usage};
 use runguard_core::run::Used;
 use runguard_engine::settings::WhenCallerLeaves;
+use runguard_http::load::Share;
 use runguard_http::reply::{JSON, Reply, event_stream, reply};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -115,17 +116,30 @@ pub(crate) fn stream(gateway: Arc<Gateway>, passed: Passed, head: Parts, events:
     let mut reply: Reply = Response::from_parts(head, Either::Right(Body::from_stream(poll_fn(move |context| pieces.poll_recv(context)))));
     *reply.headers_mut() = upstream::without_hop(reply.headers());
     let reply = with_run(with_length(reply, passed.shortened, false), &passed.run, Some(&passed.set_aside.books));
-    tokio::spawn(follow(gateway, passed, events, send));
+    // Here the caller still waits.
+    let place = passed.guards.under_way.upgrade();
+    tokio::spawn(follow(gateway, passed, events, send, place));
     reply
 }
 
-async fn follow(gateway: Arc<Gateway>, passed: Passed, mut events: Events, send: mpsc::Sender<Result<Bytes, std::io::Error>>) {
+async fn follow(
+    gateway: Arc<Gateway>,
+    passed: Passed,
+    mut events: Events,
+    send: mpsc::Sender<Result<Bytes, std::io::Error>>,
+    place: Option<Arc<Share>>,
+) {
     let Passed { question, run, set_aside, mut guards, when_caller_leaves, paid_output, circuit, found_again, payer, .. } = passed;
     let mut meter = Meter::new(question.api, question.must_ask_for_usage()).with_prompt(question.prompt.usual_tokens());
     let most = most_output(&question, paid_output);
     let is_thought_unseen = question.thinks && paid_output.is_some();
     let following = async {
-        match pass_on(&mut events, &mut meter, most, &send).await {
+        let passed = pass_on(&mut events, &mut meter, most, &send).await;
+        // What is read on for nobody takes nobody's place.
+        if passed == Ended::CallerLeft {
+            drop(place);
+        }
+        match passed {
             // What was thought is told at the end alone: who left would not pay for it.
             Ended::CallerLeft if is_thought_unseen && !meter.is_complete() => drain(&mut events, &mut meter, most, THOUGHT).await,
             Ended::CallerLeft if when_caller_leaves == WhenCallerLeaves::Drain => drain(&mut events, &mut meter, most, DRAIN).await,

@@ -40,6 +40,9 @@ const WAITS: Duration = Duration::from_secs(60);
 const STREAM_WAITS: Duration = Duration::from_secs(3);
 /// How long a caller who asks again is taken to have hung up: one connection is closed while another is opened.
 const HANGS_UP: Duration = Duration::from_millis(300);
+/// No question hangs that was asked so lately. Of an older one it is taken so when it was waited for twice as long as its own caller did, or when
+/// another has left it as well: then it answers nobody, and is asked anew.
+const HANGS: Duration = Duration::from_secs(15);
 const LOOKS_AGAIN: Duration = Duration::from_millis(20);
 /// Answers that wait, and their bytes; more are given up.
 const MOST_WAITING: usize = 1_000;
@@ -86,6 +89,7 @@ impl Waits {
 #[derive(Debug)]
 struct UnderWay {
     sent: Option<Sent>,
+    asked: tokio::time::Instant,
     waits: Mutex<Waits>,
 }
 
@@ -148,6 +152,7 @@ impl Retried {
                 return None;
             }
             for first in firsts {
+                let age = first.asked.elapsed();
                 let coming = {
                     let mut waits = first.waits();
                     match &mut *waits {
@@ -157,6 +162,7 @@ impl Retried {
                             self.forget(&first, Some(bytes));
                             return Some(reply);
                         }
+                        Waits::Caller { is_another: true, .. } if age >= HANGS => continue,
                         Waits::Caller { reply, is_another } if reply.is_closed() => {
                             let (another, coming) = oneshot::channel();
                             (*reply, *is_another) = (another, true);
@@ -165,8 +171,11 @@ impl Retried {
                         Waits::Caller { .. } | Waits::Over => continue,
                     }
                 };
-                if let Some(reply) = (Coming { reply: coming, retried: Arc::clone(self), question: first }).taken().await {
-                    return Some(reply);
+                let coming = Coming { reply: coming, retried: Arc::clone(self), question: first };
+                match tokio::time::timeout(age.max(HANGS), coming.taken()).await {
+                    Ok(Some(reply)) => return Some(reply),
+                    Ok(None) => {}
+                    Err(_) => return None,
                 }
             }
             if tokio::time::Instant::now() >= gives_up {
@@ -181,7 +190,7 @@ impl Retried {
         let (reply, coming) = oneshot::channel();
         let sent = asks.map(|asks| asks.sent);
         let waits = Mutex::new(Waits::Caller { reply, is_another: false });
-        let under_way = Arc::new(UnderWay { sent, waits });
+        let under_way = Arc::new(UnderWay { sent, asked: tokio::time::Instant::now(), waits });
         if let Some(sent) = &under_way.sent {
             self.known().questions.entry(sent.clone()).or_default().push(Arc::clone(&under_way));
         }
@@ -410,6 +419,35 @@ mod tests {
         let (question, coming) = retried.begin(Some(asks("a", 1, false)));
         drop(question);
         assert!(coming.taken().await.is_none() && retried.known().questions.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_again_does_not_wait_without_end_for_a_first_that_hangs() {
+        let retried = Arc::new(Retried::default());
+        let (question, coming) = retried.begin(Some(asks("a", 1, false)));
+        tokio::time::sleep(HANGS * 2).await;
+        drop(coming);
+        let began = tokio::time::Instant::now();
+        assert!(retried.answer_of_first(&asks("a", 1, true)).await.is_none());
+        assert!((HANGS * 2..HANGS * 3).contains(&began.elapsed()), "as long again as its caller: {:?}", began.elapsed());
+        assert!(question.is_left(), "nobody waits for it");
+        question.answered(reply(StatusCode::OK, "late"));
+        assert_eq!(text(retried.answer_of_first(&asks("a", 1, true)).await).await, Some(Bytes::from_static(b"late")), "there it is");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_two_have_left_is_asked_anew_and_what_is_only_slow_is_not() {
+        let retried = Arc::new(Retried::default());
+        let (question, coming) = retried.begin(Some(asks("a", 1, false)));
+        drop(coming);
+        for _ in 0..2 {
+            let again = asks("a", 1, true);
+            assert!(tokio::time::timeout(HANGS / 3, retried.answer_of_first(&again)).await.is_err(), "a question of now may be answered");
+        }
+        tokio::time::sleep(HANGS / 3).await;
+        let began = tokio::time::Instant::now();
+        assert!(retried.answer_of_first(&asks("a", 1, true)).await.is_none() && began.elapsed() < HANGS_UP * 2);
+        drop(question);
     }
 
     #[tokio::test(start_paused = true)]

@@ -40,24 +40,44 @@ fn answers_at_once(model: &str) -> bool {
     own.contains("embed") || (has(&AT_ONCE) && !thinks())
 }
 
+/// Members by which a model is told to think, as Anthropic, Bedrock, `OpenAI`, `OpenRouter` and those who speak like them call them.
+const TOLD: [&str; 7] =
+    ["thinking", "reasoning_config", "reasoning", "reasoning_effort", "include_reasoning", "enable_thinking", "thinking_budget"];
+/// Members in which others stand.
+const AROUND: [&str; 3] = ["additionalModelRequestFields", "extra_body", "chat_template_kwargs"];
+
+/// Whether such a member says that there is to be none.
+fn is_off(value: &str) -> bool {
+    let says = |name: &str, off: &[&str]| {
+        Members::read(value.as_bytes()).is_ok_and(|members| members.get(name).is_some_and(|value| off.contains(&value)))
+    };
+    matches!(value, "\"none\"" | "\"disabled\"" | "false" | "0")
+        || says("type", &["\"disabled\""])
+        || says("effort", &["\"none\""])
+        || says("enabled", &["false"])
+}
+
 /// Of a model that nobody here knows it is taken for granted.
 pub(crate) fn is_unseen(model: &str, body: &Members<'_>) -> bool {
     let model = model.to_ascii_lowercase();
     if answers_at_once(&model) {
         return false;
     }
+    let inner: Vec<Members<'_>> =
+        AROUND.iter().filter_map(|name| body.get(name)).filter_map(|more| Members::read(more.as_bytes()).ok()).collect();
+    let mut said = std::iter::once(body).chain(&inner).flat_map(|body| TOLD.iter().filter_map(|name| body.get(name)));
     if model.contains(WHEN_TOLD) {
-        let is_told = |text: &str| !text.contains("\"disabled\"");
-        let more = body.get("additionalModelRequestFields").and_then(|more| Members::read(more.as_bytes()).ok());
-        let told = |body: &Members<'_>| ["thinking", "reasoning_config"].iter().any(|name| body.get(name).is_some_and(is_told));
-        return told(body) || more.as_ref().is_some_and(told);
+        return said.any(|value| !is_off(value));
     }
     // A server that is told to leave it out does.
-    let is_off = |value: &str| matches!(value, "\"none\"" | "false");
-    let effort = body.get("reasoning").and_then(|reasoning| Members::read(reasoning.as_bytes()).ok());
-    !(body.get("reasoning_effort").is_some_and(is_off)
-        || body.get("enable_thinking").is_some_and(is_off)
-        || effort.and_then(|effort| effort.get("effort")).is_some_and(is_off))
+    !said.any(is_off)
+}
+
+/// How much a model may think by what it is told, where that leaves room for an answer.
+pub(crate) fn budget(body: &Members<'_>, max_output: Option<u64>) -> u64 {
+    let told = |member: &str, name: &'static str| Members::read(body.get(member)?.as_bytes()).ok()?.whole(name).ok()?;
+    let reasoning = told("reasoning", "max_tokens").filter(|budget| max_output.is_none_or(|most| *budget < most));
+    told("thinking", "budget_tokens").max(reasoning).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -101,6 +121,18 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_has_something_beside_what_is_thought() {
+        let of = |body: Value, max_output| {
+            let text = body.to_string();
+            budget(&Members::read(text.as_bytes()).unwrap(), max_output)
+        };
+        assert_eq!(of(json!({"thinking": {"type": "enabled", "budget_tokens": 2_000}}), Some(4_000)), 2_000);
+        assert_eq!(of(json!({"reasoning": {"max_tokens": 3_000}}), Some(4_000)), 3_000);
+        assert_eq!(of(json!({"reasoning": {"max_tokens": 3_000}}), Some(1_000)), 0, "who asks for so little knows it");
+        assert_eq!(of(json!({"reasoning": {"effort": "high"}, "thinking": "x"}), None), 0);
+    }
+
+    #[test]
     fn a_model_thinks_unless_it_is_known_not_to() {
         for (model, expected) in
             [("gpt-4o", false), ("openai/gpt-4.1-mini", false), ("o3", true), ("gpt-5", true), ("deepseek-reasoner", true), ("new", true)]
@@ -113,6 +145,23 @@ mod tests {
         let claude = |thinking: Value| thinks(&json!({"model": "claude-sonnet-4-6", "thinking": thinking}));
         assert!(claude(json!({"type": "adaptive"})) && claude(json!({"type": "enabled", "budget_tokens": 2_000})));
         assert!(!claude(json!({"type": "disabled"})) && !claude(Value::Null));
+        for told in [
+            json!({"reasoning_effort": "high"}),
+            json!({"reasoning": {"effort": "low"}}),
+            json!({"reasoning": {"max_tokens": 4_000}}),
+            json!({"reasoning": {"enabled": true}}),
+            json!({"extra_body": {"reasoning": {"effort": "high"}}}),
+            json!({"include_reasoning": true}),
+        ] {
+            let mut body = told.clone();
+            body["model"] = json!("anthropic/claude-sonnet-4.6");
+            assert!(thinks(&body), "{told}");
+        }
+        for off in [json!({"reasoning_effort": "none"}), json!({"reasoning": {"enabled": false}}), json!({"reasoning": null})] {
+            let mut body = off.clone();
+            body["model"] = json!("anthropic/claude-sonnet-4.6");
+            assert!(!thinks(&body), "{off}");
+        }
         let converse = json!({"model": "anthropic.claude-sonnet-4-6", "additionalModelRequestFields": {"thinking": {"type": "enabled"}}});
         assert!(thinks(&converse));
     }

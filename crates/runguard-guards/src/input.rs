@@ -215,6 +215,9 @@ pub struct PassedCall {
     /// Why it is given back without having been made: the door refused it after all.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub refused: Box<str>,
+    /// What of it has a price that nobody here knows.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub unmetered: Box<str>,
     /// The model that answered, where it is named otherwise.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub answered_by: Box<str>,

@@ -122,7 +122,11 @@ impl runguard_http::Service for Service {
             (route.path, response)
         } else {
             let route = routes::name_of(request.uri().path());
-            let response = self.route(route, request).await.unwrap_or_else(Problem::into_reply);
+            let astray = self.astray(&request);
+            let mut response = self.route(route, request).await.unwrap_or_else(Problem::into_reply);
+            if let Some(astray) = astray.filter(|_| response.status() == StatusCode::NOT_FOUND) {
+                response = astray;
+            }
             self.app.metrics.request(route, response.status().as_u16());
             (route, response)
         };
@@ -146,6 +150,10 @@ impl Service {
     fn provider(&self, request: &Request<Incoming>) -> Option<Passing> {
         let uri = request.uri();
         runguard_gateway::find(&self.app.engine.settings.load().gateway, request.method(), uri.path(), uri.query())
+    }
+
+    fn astray(&self, request: &Request<Incoming>) -> Option<Reply> {
+        runguard_gateway::astray(&self.app.engine.settings.load().gateway, request.method(), request.uri().path())
     }
 
     async fn pass_on(&self, passing: Passing, request: Request<Incoming>) -> Reply {

@@ -21,7 +21,7 @@ mod sessions;
 mod settings;
 
 pub use self::effect::CallEffect;
-pub use self::fingerprints::{Outcome, error_fingerprint, is_an_error, is_framework, result_fingerprint, says_error};
+pub use self::fingerprints::{Beside, Outcome, error_fingerprint, is_an_error, is_framework, result_fingerprint, says_error};
 pub use self::kind::Kinds;
 use self::memory::Memory;
 pub use self::settings::{Ladder, Preset, PresetChoice, Rung, StallRule, StallSettings};
@@ -43,6 +43,8 @@ const MAX_PERIOD: u32 = 16;
 /// Calls of one model round that are compared with each other.
 const ROUND_CALLS: usize = 64;
 const MAX_WINDOW: u32 = 64;
+/// How many times as often as another call one may give the same that asks how something goes on.
+const PATIENCE: u32 = 5;
 /// Times a file is put back that are a sign beside others.
 const PUT_BACK_SIGN: u32 = 3;
 
@@ -358,13 +360,19 @@ impl StallState {
             return Verdict::default();
         }
         let mut verdict = Verdict::default();
+        // Who asks how something goes on hears the same for long, but not for ever. What fails is no answer to that.
+        let is_patient = step.effect == CallEffect::Waits && step.error.is_none() && !mutates;
+        let patience = if is_patient { PATIENCE } else { 1 };
 
         state.in_a_row = if state.last == Some(pair) { state.in_a_row + 1 } else { 1 };
         state.last = Some(pair);
-        verdict.climb(settings.identical.rung(state.in_a_row), StallRule::Identical, state.in_a_row);
+        verdict.climb(settings.identical.rung(state.in_a_row / patience), StallRule::Identical, state.in_a_row);
 
         if let Some(rounds) = rounds_of_cycle(&mut state.cycles, settings.cycle_from(), settings.cycle_max_period, pair) {
-            verdict.climb(settings.cycle.rung(rounds), StallRule::Cycle, rounds);
+            verdict.climb(settings.cycle.rung(rounds / patience), StallRule::Cycle, rounds);
+        }
+        if is_patient {
+            return settings.limited(verdict);
         }
         // Looked for apart: two equal calls are a round of one made twice, and would hide the round they stand in.
         let rounds = state.cycles.as_ref().and_then(Trail::repeated).map_or(0, |(_, rounds)| rounds);

@@ -221,6 +221,10 @@ impl Decide for Request {
         {
             findings.push(Finding { events: counted(), ..Finding::new(Reason::UnknownModel, Block::Model(unknown), None) });
         }
+        let unmetered = self.call.as_ref().map(|call| &call.unmetered).filter(|what| self.act == Act::Reserve && !what.is_empty());
+        if let Some(what) = unmetered.filter(|_| before.iter().any(|on_path| on_path.limits.usd.is_some())) {
+            findings.push(Finding::new(Reason::NotMetered, Block::NotMetered(what.clone()), None));
+        }
         let mut after = before.clone();
         for event in &events {
             after[Budget::part(event)].account.to_mut().apply(&event.entry, now, MAX_STORED_KEYS);

@@ -577,6 +577,12 @@ mod tests {
         let run = run_of(&waited, NOON);
         assert_eq!((run.sum.refused, run.state, run.reason.as_deref()), (1, RunState::Tripped, Some("budget_exceeded")));
         assert_eq!(run.sum.saved_usd, None, "nothing is known of what a call costs");
+        let busy = (r#"{"cost_usd":9.0,"reserved_usd":1.5}"#, REFUSED.1);
+        let run = run_of(&[row(1, NOON, "budget", "r", "blocked", busy)], NOON);
+        assert_eq!((run.sum.refused, run.state, run.reason), (1, RunState::Live, None), "what is set aside may be given back");
+        let by_circuit = ("{}", r#"{"act":"release","call":{"upstream":"openai","refused":"circuit_open"}}"#);
+        let run = run_of(&[row(1, NOON, "budget", "r", "allowed", by_circuit)], NOON);
+        assert_eq!((run.sum.refused, run.state), (1, RunState::Live), "a circuit closes again");
         let too_short = [row(1, NOON, "budget", "r", "allowed", PAID), row(2, NOON, "budget", "r", "allowed", GIVEN_BACK)];
         let run = run_of(&too_short, NOON);
         assert_eq!((run.sum.refused, run.sum.saved_usd, run.state), (1, Some(0.5), RunState::Tripped));

@@ -100,7 +100,11 @@ impl Session {
             self.strays.push(line);
         }
         if is_said && !message.text.trim().is_empty() {
-            if message.answers.is_empty() { self.conversation.reply(&message.text) } else { self.conversation.told(&message.text) }
+            if message.answers.is_empty() {
+                self.conversation.reply(&message.text);
+            } else {
+                self.conversation.said_beside_results(&message.text);
+            }
         }
     }
 }

@@ -5,7 +5,7 @@
 //! each other by the call's id, or, where there is none, in the order they were made.
 
 use crate::trace::{Detail, Kind, MESSAGE, Names, ReadAt, Run, Step, Texts, shown};
-use runguard_core::detect::stall::{CallEffect, Outcome, is_framework, result_fingerprint, says_error};
+use runguard_core::detect::stall::{Beside, CallEffect, Outcome, is_framework, result_fingerprint, says_error};
 use runguard_core::fingerprint;
 use runguard_core::prices::{Prices, Usage};
 use serde_json::Value;
@@ -105,6 +105,8 @@ pub(super) struct Conversation {
     said: bool,
     /// A person has spoken since the last step.
     spoke: bool,
+    /// Words that stood beside results.
+    beside: Beside,
 }
 
 impl Conversation {
@@ -120,6 +122,7 @@ impl Conversation {
             round: 0,
             said: false,
             spoke: false,
+            beside: Beside::default(),
         }
     }
 
@@ -244,6 +247,12 @@ impl Conversation {
     /// What was said to the model in the user's name: by a person, unless it answers what the model said as frameworks do.
     pub(super) fn reply(&mut self, text: &str) {
         self.spoke |= !(std::mem::take(&mut self.said) && is_framework(text));
+        self.told(text);
+    }
+
+    /// The same, where it stands beside what tools gave.
+    pub(super) fn said_beside_results(&mut self, text: &str) {
+        self.spoke |= self.beside.person(text).is_some();
         self.told(text);
     }
 

@@ -477,8 +477,7 @@ impl Ear {
                 self.flush(conversation);
                 let strays = told(conversation);
                 if role == Role::User && !text.trim().is_empty() {
-                    // Beside results, words are a framework's reminder.
-                    if answers.is_empty() { conversation.reply(&text) } else { conversation.told(&text) }
+                    if answers.is_empty() { conversation.reply(&text) } else { conversation.said_beside_results(&text) }
                 }
                 strays
             }

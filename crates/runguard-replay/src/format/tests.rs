@@ -152,11 +152,15 @@ fn a_step_tells_its_turn_and_whether_a_person_spoke_before_it() {
     let beside = json!([
         user("Find it."),
         {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "ls", "input": {}}]},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "x"}, {"type": "text", "text": "Remember the list."}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "x"}, {"type": "text", "text": "No, the other one."}]},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "b", "name": "ls", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "b", "content": "x"}, {"type": "text", "text": "3 steps are left."}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "ls", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "x"}, {"type": "text", "text": "2 steps are left."}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "d", "name": "ls", "input": {}}]},
     ]);
     let spoke: Vec<_> = read("b.json", &beside.to_string()).into_iter().map(|(spoke, _)| spoke).collect();
-    assert_eq!(spoke, [true, false].map(Some), "words beside results are a reminder");
+    assert_eq!(spoke, [true, true, true, false].map(Some), "a person speaks beside results; the same again is a reminder");
     let event = |source: &str, content: &str| json!({"id": 1, "source": source, "action": "message", "args": {"content": content}});
     let acts = |id: u64, response: &str| {
         json!({"id": id, "source": "agent", "action": "run", "args": {"command": "ls"},

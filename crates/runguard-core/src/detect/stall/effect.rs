@@ -58,7 +58,7 @@ pub enum CallEffect {
         /// What is done and to which element, whatever is typed into it.
         on: u64,
     },
-    /// Waits, or looks at the page that is there: neither progress nor a stall.
+    /// Waits, asks how something goes on, or looks at the page that is there: neither progress nor, for a while, a stall.
     Waits,
 }
 
@@ -72,6 +72,9 @@ impl CallEffect {
             Some(web::Action::On(on)) => return Self::Acts { on },
             Some(web::Action::Waits) => return Self::Waits,
             None => {}
+        }
+        if asks_how_it_goes(tool, arguments) {
+            return Self::Waits;
         }
         let Ok(read) = serde_json::from_str::<Arguments<'_>>(arguments) else { return Self::Unknown };
         match read.effect(tool) {
@@ -205,6 +208,34 @@ fn by_name(tool: &str) -> CallEffect {
     }
 }
 
+/// Words in the names of tools that wait.
+const WAITS: [&str; 5] = ["wait", "sleep", "poll", "polling", "await"];
+/// What the names of tools end with that tell how something goes on.
+const GOES_ON: [&str; 9] = ["status", "state", "progress", "ready", "finished", "done", "complete", "completed", "running"];
+/// How such names begin where they are about something that was begun, whatever the arguments are.
+const ASKS: [&str; 9] = ["get", "check", "query", "fetch", "read", "is", "job", "task", "describe"];
+/// What a status is of that changes only when the run itself changes something.
+const OWN_WORK: [&str; 6] = ["git", "repo", "repository", "workspace", "tree", "todo"];
+
+/// Whether a call waits for something, or asks how something goes on that others do: by the words of its name, and by what it asks about.
+fn asks_how_it_goes(tool: &str, arguments: &str) -> bool {
+    let own = tool.rsplit("__").next().unwrap_or(tool);
+    // One word says little without what stands before it.
+    let words = match words_of(own.rsplit(['.', ':', '/']).next().unwrap_or(own)) {
+        words if words.len() > 1 => words,
+        _ => words_of(own),
+    };
+    let is_one_of = |known: &[&str], word: &Cow<'_, str>| known.contains(&&**word);
+    if words.iter().any(|word| is_one_of(&WAITS, word)) {
+        return true;
+    }
+    let (Some(first), Some(last)) = (words.first(), words.last()) else { return false };
+    words.len() > 1
+        && is_one_of(&GOES_ON, last)
+        && !words.iter().any(|word| is_one_of(&OWN_WORK, word))
+        && (is_one_of(&ASKS, first) || has_an_id(arguments))
+}
+
 /// Names of arguments that say what is looked for, whatever it looks like.
 const LOOKED_FOR: [&str; 10] = ["q", "query", "search", "pattern", "regex", "glob", "url", "uri", "text", "name"];
 
@@ -311,6 +342,37 @@ mod tests {
         }
         for text in ["writes", "writes x 1", "edits 1", "sings", "looks "] {
             assert_eq!(CallEffect::from_text(text), CallEffect::Unknown, "{text}");
+        }
+    }
+
+    #[test]
+    fn who_asks_how_something_goes_on_waits() {
+        for (tool, arguments) in [
+            ("get_job_status", json!({"job_id": "7"})),
+            ("checkDeploymentStatus", json!({"name": "web"})),
+            ("job_status", json!({})),
+            ("build.progress", json!({"build_id": 12})),
+            ("training_state", json!({"run": "run-20261118-7"})),
+            ("wait_for_build", json!({"timeout": 30})),
+            ("mcp__ci__poll_pipeline", json!({})),
+            ("is_ready", json!({"host": "db"})),
+            ("bash", json!({"command": "sleep 30"})),
+        ] {
+            assert_eq!(effect(tool, &arguments), CallEffect::Waits, "{tool} {arguments}");
+        }
+        for (tool, arguments) in [
+            ("git_status", json!({})),
+            ("get_git_status", json!({"id": 7})),
+            ("status", json!({"id": 7})),
+            ("git.status", json!({"id": 7})),
+            ("pause_campaign", json!({"id": 7})),
+            ("order_status", json!({"query": "mine"})),
+            ("get_order", json!({"order_id": "#W5490111"})),
+            ("set_status_done_for", json!({"id": 7})),
+            ("search", json!({"q": "wait"})),
+            ("bash", json!({"command": "sleep 5; make test"})),
+        ] {
+            assert_ne!(effect(tool, &arguments), CallEffect::Waits, "{tool} {arguments}");
         }
     }
 

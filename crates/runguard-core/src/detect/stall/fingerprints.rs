@@ -161,6 +161,33 @@ pub fn is_framework(text: &str) -> bool {
     FRAMEWORKS.iter().any(|known| word.starts_with(known)) || text.contains(NOBODY_IS_THERE) || says_error(text)
 }
 
+/// Tells whose words stand beside what tools gave: those of a person who speaks while calls are made, or a framework's reminder, which says the
+/// same with every result, whatever numbers are in it.
+#[derive(Debug, Clone, Default)]
+pub struct Beside(Vec<u64>);
+
+impl Beside {
+    /// Whether a person says it; by what it is known again.
+    ///
+    /// ```
+    /// use runguard_core::detect::stall::Beside;
+    ///
+    /// let mut beside = Beside::default();
+    /// assert!(beside.person("No, use the other file.").is_some());
+    /// assert!(beside.person("You have 17 steps left.").is_some(), "nobody can know yet");
+    /// assert!(beside.person("You have 16 steps left.").is_none());
+    /// assert!(beside.person("<system-reminder>be careful</system-reminder>").is_none());
+    /// ```
+    pub fn person(&mut self, text: &str) -> Option<u64> {
+        let words = error_fingerprint(text);
+        if is_framework(text) || self.0.contains(&words) {
+            return None;
+        }
+        self.0.push(words);
+        Some(words)
+    }
+}
+
 /// Of an error this much is compared: what follows is often a trace of where it happened.
 const ERROR_CHARS: usize = 400;
 

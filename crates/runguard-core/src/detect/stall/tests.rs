@@ -105,6 +105,21 @@ fn polling_is_what_polling_tools_are_for() {
 }
 
 #[test]
+fn who_asks_how_a_job_goes_on_is_patient_and_not_without_end() {
+    let asks = |args| Step { effect: CallEffect::Waits, ..step("get_job_status", args, 1) };
+    for preset in [Preset::Coding, Preset::Chatbot, Preset::Research] {
+        let stop = preset.settings().identical.stop as usize;
+        let steps: Vec<Step<'_>> = (0..100).map(|_| asks(1)).collect();
+        assert_eq!(first_stop(&mut detector(preset), &steps), Some((5 * stop, StallRule::Identical)), "{preset:?}");
+        let mut two = detector(preset);
+        assert!((0..20).all(|at| two.observe(asks(at % 2)).rung < Rung::Stop), "two jobs side by side");
+        assert_eq!(two.observe(step("get_result", 7, 7)).rung, Rung::GoOn, "what comes after it is news");
+        let failing: Vec<Step<'_>> = (0..20).map(|_| Step { error: Some(3), ..asks(1) }).collect();
+        assert!(first_stop(&mut detector(preset), &failing).is_some_and(|(at, _)| at <= stop + 1), "what fails is no answer");
+    }
+}
+
+#[test]
 fn parallel_duplicates_of_one_round_count_once() {
     let mut detector = detector(Preset::Coding);
     for round in 0..3 {

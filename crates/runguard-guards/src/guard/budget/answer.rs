@@ -17,8 +17,12 @@ pub(super) const OF_SCOPE: &str = "scope";
 #[derive(Debug)]
 pub enum Block {
     Model(UnknownModelError),
+    /// What it has.
+    NotMetered(Box<str>),
     Exceeded(BudgetExceeded),
-    Reservations { open: u32 },
+    Reservations {
+        open: u32,
+    },
 }
 
 #[derive(Debug)]
@@ -80,6 +84,7 @@ impl Request {
         let facts = Facts::new().with("budget", self.budget.clone());
         match block {
             Block::Model(unknown) => (facts.with("model", unknown.model.clone()), sentence(unknown)),
+            Block::NotMetered(what) => (facts, format!("The question has {what}. It is not passed on while dollars are limited.")),
             Block::Exceeded(exceeded) => self.explain_exceeded(facts, exceeded, settings, paid, now),
             Block::Reservations { open } => (
                 facts,

@@ -154,7 +154,7 @@ route!(
     "Set this aside for a step, if there is enough.",
     cost_fields![UNSETTLED],
     cost_answers![CAP, RESERVATION_ID],
-    &[Reason::UnknownModel, Reason::CallCapReached, Reason::BudgetExceeded, Reason::TooManyReservations]
+    &[Reason::UnknownModel, Reason::NotMetered, Reason::CallCapReached, Reason::BudgetExceeded, Reason::TooManyReservations]
 );
 route!(
     COMMIT_ROUTE,

@@ -5,6 +5,7 @@
 
 use super::{Cell, Digest, Dimension, NANOS, OTHER};
 use runguard_core::reason::GuardName;
+use runguard_core::reason::Reason;
 use runguard_core::row::{Action, Kind, Outcome, RowRef};
 use runguard_guards::input::PassedCall;
 use runguard_guards::logged::{RunSeen, Spending};
@@ -192,7 +193,13 @@ impl Digest {
             };
         }
         let reason = call.map(|call| &*call.refused).filter(|code| !code.is_empty()).or(row.reason_code());
-        let is_stopped = is_given_back || outcome == Outcome::Blocked;
+        // What is only set aside may be given back, a circuit closes again, and another question may have a price: the run may go on.
+        let may_pass = match reason.and_then(Reason::from_code) {
+            Some(Reason::BudgetExceeded) => spending.reserved_usd.is_some_and(|reserved| reserved > 0.0),
+            Some(reason) => reason == Reason::NotMetered || reason.guard() == GuardName::ApiCircuit,
+            None => false,
+        };
+        let is_stopped = !may_pass && (is_given_back || outcome == Outcome::Blocked);
         let until = spending.renews_in_seconds.map(|seconds| row.at.saturating_add(seconds.saturating_mul(1000)));
         self.told(
             row,

@@ -23,6 +23,13 @@ pub(super) fn effect(script: &str) -> CallEffect {
     if let Some(effect) = of_statements(script) {
         return effect;
     }
+    let mut words = script.split_whitespace();
+    if words.next() == Some("sleep")
+        && words.next().is_some_and(|time| time.starts_with(|letter: char| letter.is_ascii_digit()))
+        && words.next().is_none()
+    {
+        return if script.contains([';', '&', '|']) { CallEffect::Runs } else { CallEffect::Waits };
+    }
     let mut worst = CallEffect::Looks;
     let mut rest = script;
     while !rest.is_empty() {
