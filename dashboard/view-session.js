@@ -6,6 +6,7 @@ import { badge, bar, copyable, el, foreign, panel, table } from './dom.js';
 import { decisionOf, sessionOf, topicOf } from './view-decisions.js';
 import { facts } from './view-insights.js';
 import { sessionLink } from './view-sessions.js';
+import { drawBudgets } from './view-spend.js';
 import { count, duration, fieldName, guardName, moment, outcomeName, reasonName, whenIn, zone } from './words.js';
 
 /// Said elsewhere in the step.
@@ -42,7 +43,9 @@ export function session(frame, main, head) {
   const next = panel('What would be allowed next', { class: 'full' });
   const steps = panel('Timeline', { class: 'full' });
   const about = el('p', { class: 'lead' });
-  main.append(about, next.root, steps.root);
+  const budgets = panel('What it may spend', { class: 'full' });
+  main.append(about, next.root, budgets.root, steps.root);
+  budgets.root.hidden = true;
   next.say('Loading…');
   steps.say('Loading…');
   const aborted = new AbortController();
@@ -74,6 +77,8 @@ export function session(frame, main, head) {
       steps.side.replaceChildren(el('span', { class: 'hint' }, `Times in ${zone()}`));
       if (shown.counters.length) next.show({ counters: shown.counters.map((one) => ({ ...one, until: one.retry_after_seconds === null ? null : now + one.retry_after_seconds * 1000 })), asked: [...asked] }, drawNext);
       else next.say('Nothing is used up: every window has passed.');
+      budgets.root.hidden = !shown.budgets.length;
+      budgets.show(shown.budgets, drawBudgets);
       steps.show({ timeline: shown.timeline, more: Boolean(shown.next_cursor) && limit < 1000 }, drawSteps);
     } catch (error) {
       if (error.status === 404) {

@@ -13,6 +13,19 @@ const KINDS = { live: 'allowed', idle: 'plain', tripped: 'would_block', stopped:
 const STATES = { live: 'Live', idle: 'Idle', tripped: 'Tripped', stopped: 'Stopped' };
 const FOUND = { header: 'by its header', claude_code: 'as a session of Claude Code', metadata: 'by its metadata', previous_response: 'by the answer before', prompt_cache_key: 'by its cache key', beginning: 'by how it begins' };
 
+/// How budgets stand: those that many share, and a run's.
+export const drawBudgets = (budgets) => el('ul', { class: 'bars budgets' }, budgets.slice(0, 2 * ROWS).map((budget) => {
+  const inDollars = budget.limit_usd !== null || budget.limit_tokens === null;
+  const [spent, reserved, limit, left] = inDollars ? [budget.spent_usd, budget.reserved_usd, budget.limit_usd, budget.remaining_usd] : [budget.spent_tokens, budget.reserved_tokens, budget.limit_tokens, budget.remaining_tokens];
+  const shown = inDollars ? dollars : (tokens) => `${compact(tokens)} tokens`;
+  const share = limit ? spent / limit : 0;
+  const renews = budget.renews_at_ms ? `, anew in ${duration(Math.max(60, Math.ceil((budget.renews_at_ms - Date.now()) / 60_000) * 60))}` : '';
+  return el('li', null, el('div', null, el('span', { class: 'what' }, foreign(budget.scope, 40), ' ', el('span', { class: 'hint' }, foreign(budget.name || budget.tenant, 40))),
+    el('span', { class: 'n' }, limit === null ? `${shown(spent)}, no limit` : `${shown(left)} left of ${shown(limit)}`),
+    bar(share, share >= 1 ? 'blocked' : share >= 0.8 ? 'would' : 'accent'),
+    el('span', { class: 'hint below' }, limit === null ? 'spent' : `${percent(share)} spent`, inDollars && budget.overdue_usd ? `, ${shown(budget.overdue_usd)} of it overdue` : '', reserved ? `, ${shown(reserved)} set aside` : '', renews)));
+}));
+
 export function spend(frame, main) {
   const aborted = new AbortController();
   const tiles = el('dl', { class: 'tiles', 'aria-label': 'Totals' });
@@ -63,18 +76,6 @@ export function spend(frame, main) {
     entries.slice(0, ROWS).map((entry) => [link && entry.name !== '(other)' ? el('a', { to: link(entry) }, foreign(entry.name, 40)) : foreign(entry.name, 40), count(entry.calls), entry.refused ? el('span', { class: 'bad' }, count(entry.refused)) : '–',
       compact(entry.input_tokens + entry.cached_tokens + entry.cache_write_tokens), compact(entry.output_tokens), dollars(entry.usd)])),
   entries.length > ROWS ? el('p', { class: 'hint more' }, `and ${count(entries.length - ROWS)} more`) : null];
-
-  const drawBudgets = (budgets) => el('ul', { class: 'bars budgets' }, budgets.slice(0, 2 * ROWS).map((budget) => {
-    const inDollars = budget.limit_usd !== null || budget.limit_tokens === null;
-    const [spent, reserved, limit, left] = inDollars ? [budget.spent_usd, budget.reserved_usd, budget.limit_usd, budget.remaining_usd] : [budget.spent_tokens, budget.reserved_tokens, budget.limit_tokens, budget.remaining_tokens];
-    const shown = inDollars ? dollars : (tokens) => `${compact(tokens)} tokens`;
-    const share = limit ? spent / limit : 0;
-    const renews = budget.renews_at_ms ? `, anew in ${duration(Math.max(60, Math.ceil((budget.renews_at_ms - Date.now()) / 60_000) * 60))}` : '';
-    return el('li', null, el('div', null, el('span', { class: 'what' }, foreign(budget.scope, 40), ' ', el('span', { class: 'hint' }, foreign(budget.name || budget.tenant, 40))),
-      el('span', { class: 'n' }, limit === null ? `${shown(spent)}, no limit` : `${shown(left)} left of ${shown(limit)}`),
-      bar(share, share >= 1 ? 'blocked' : share >= 0.8 ? 'would' : 'accent'),
-      el('span', { class: 'hint below' }, limit === null ? 'spent' : `${percent(share)} spent`, inDollars && budget.overdue_usd ? `, ${shown(budget.overdue_usd)} of it overdue` : '', reserved ? `, ${shown(reserved)} set aside` : '', renews)));
-  }));
 
   async function control(run, verb) {
     const [title, text] = verb === 'stop' ? ['Stop', 'Every further model call of this run is blocked, until somebody resumes it.'] : ['Resume', 'The run may go on, whatever it was stopped for; what it did before does not count against it.'];

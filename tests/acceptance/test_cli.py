@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from catalogue import AGENT_ACTION, CIRCUIT_RECORD, HANDOFF
+from catalogue import AGENT_ACTION, BUDGET_RECORD, CIRCUIT_RECORD, HANDOFF
 from runguard_process import binary, free_port, run_cli
 
 COMMANDS = [
@@ -122,6 +122,10 @@ def test_a_session(busy):
     assert "chat-1" in shown.stdout and "get_profile" in shown.stdout
     as_json = json.loads(run_cli("session", "chat-1", "--url", busy.url, "--json").stdout)
     assert as_json["session_id"] == "chat-1" and len(as_json["timeline"]) == 4
+    assert "$" not in shown.stdout, "nothing was spent"
+    busy.client().post(BUDGET_RECORD, {"session_id": "chat-9", "usd": 0.625, "max_usd": 2, "tokens": 100})
+    spent = run_cli("session", "chat-9", "--url", busy.url).stdout
+    assert all(told in spent for told in ("default", "$0.6250", "$1.38", "$2.00")), spent
 
 
 def test_sessions_are_listed_and_found(busy):

@@ -89,3 +89,25 @@ def test_a_limit_that_is_given_with_a_check_stays_until_another_is(serve):
     # Not above that of the settings.
     assert flow.allowed(BUDGET_CHECK, session_id="s", usd=8, max_usd=50)["limit_usd"] == 10
     assert blocked(flow, BUDGET_CHECK, session_id="s", usd=9)["limit_usd"] == 10
+
+
+def test_a_session_tells_how_its_budgets_stand(serve):
+    flow = serve(config=SCOPES.format(day=3) + "[guards.budget.scopes.run.day]\nmax_tokens = 500\n").client()
+    flow.allowed(BUDGET_RECORD, session_id="a", usd=0.5, tokens=100, max_usd=1, scopes=TEAM)
+    flow.allowed(BUDGET_RESERVE, session_id="a", usd=0.25, tokens=50, scopes=TEAM)
+    flow.allowed(BUDGET_RECORD, session_id="a", budget="images", usd=0.125)
+    flow.allowed(BUDGET_RECORD, session_id="b", usd=1)
+    budgets = flow.get("/v1/sessions/a").json["budgets"]
+    names = ("scope", "spent_usd", "reserved_usd", "limit_usd", "remaining_usd", "spent_tokens", "limit_tokens", "remaining_tokens")
+    assert [tuple(budget[name] for name in names) for budget in budgets] == [
+        ("default", 0.5, 0.25, 1, 0.25, 100, None, None),
+        ("images", 0.125, 0, None, None, 0, None, None),
+        ("run", 0.625, 0.25, 1.5, 0.625, 100, None, None),
+        ("run/day", 0.625, 0.25, None, None, 100, 500, 350),
+    ], "its own, not what it shares with others"
+    assert {(budget["tenant"], budget["name"]) for budget in budgets} == {("default", "a")}
+    assert [budget["renews_at"] is None for budget in budgets] == [True, True, True, False]
+    flow.wait(DAY)
+    [*_, last] = flow.get("/v1/sessions/a").json["budgets"]
+    assert (last["scope"], last["spent_tokens"], last["remaining_tokens"]) == ("run/day", 0, 500), "a day that is over has begun anew, and the lease has ended"
+    assert last["renews_at_ms"] == budgets[-1]["renews_at_ms"] + DAY * 1000

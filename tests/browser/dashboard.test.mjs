@@ -107,6 +107,19 @@ describe('a service with a day of traffic', () => {
     console.log(`pictures are in ${PICTURES}`);
   });
 
+  test('a session shows how its budgets stand, if it has any', async () => {
+    await service.ask('/guard/budget/record', { session_id: 'spends', usd: 0.5, max_usd: 2 });
+    await service.circle('spends-nothing');
+    const page = await open(browser, service, '/?view=session&session=spends');
+    await settled(page);
+    assert.match(await part(page, 'What it may spend').textContent(), /default.*\$1\.50 left of \$2\.00.*25 ?% spent/);
+    await close(page);
+    const other = await open(browser, service, '/?view=session&session=spends-nothing');
+    await settled(other);
+    assert.equal(await part(other, 'What it may spend').isVisible(), false);
+    await close(other);
+  });
+
   test('from a reason to its decisions to a session, and back again', async () => {
     await service.circle('round-and-round');
     const page = await open(browser, service);

@@ -24,6 +24,11 @@ impl Period {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Day, Self::Week, Self::Month];
 
+    /// By its word.
+    pub fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.as_str() == word)
+    }
+
     /// Its name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {

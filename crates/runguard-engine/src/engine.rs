@@ -9,6 +9,7 @@ use crate::ids::{Id, Ids};
 use crate::keys::KeyRing;
 use crate::preview::Turns;
 use crate::settings::{Settings, WhenAway};
+use crate::spend;
 use crate::telemetry::Telemetry;
 use crate::watch::Refusals;
 use arc_swap::ArcSwap;
@@ -18,12 +19,14 @@ use runguard_core::text::StoreText;
 use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_guards::answer::{Answer, Envelope, Facts, Head, Shape, with_warnings, without_warnings};
 use runguard_guards::guard::api_circuit::{self, Control, Forced, Remains};
+use runguard_guards::guard::budget::Watched;
 use runguard_guards::guard::{self, GuardEntry, Holds, Lasts, LivesWith, Moment, Notice, Operation, Outlook, RouteKind, Scope, Slot};
 use runguard_guards::policy::Mode;
 use runguard_insight::insight::Overview;
 use runguard_insight::insight::consumption::Consumption;
 use runguard_insight::insight::digest::Range;
 use runguard_insight::insight::session_list::{SessionList, SessionQuery};
+use runguard_insight::insight::spend::BudgetStands;
 use runguard_store::{
     Cell, Change, Decided, Embedded, Family, Fingerprints, Keep, Key, Names, OpenError, Options, Order, Role, RowFilter, Rules, Safe,
     Store, StoreError, StoreHealth, View, Written,
@@ -143,6 +146,8 @@ impl Claim {
 pub struct SessionView {
     pub timeline: Vec<Row>,
     pub outlooks: Vec<Outlook>,
+    /// Its own, and the scopes that are its own.
+    pub budgets: Vec<BudgetStands>,
 }
 
 #[derive(Debug)]
@@ -493,7 +498,12 @@ impl Engine {
         let settings = self.settings.load();
         let policy = settings.policies.for_tenant(tenant);
         let outlooks = states.iter().flat_map(|state| guard::outlook(state.slot, policy, &state.subject, &state.state, now)).collect();
-        Ok(Some(SessionView { timeline, outlooks }))
+        let budgets = states.iter().filter_map(|state| {
+            let watched = Watched::kept_with_run(policy, session_id, state.slot, &state.subject)?;
+            let figures = watched.stands(Some(&state.state), now);
+            Some(spend::stands(tenant, watched, &figures))
+        });
+        Ok(Some(SessionView { timeline, outlooks, budgets: budgets.collect() }))
     }
 
     /// A page of the sessions.

@@ -37,6 +37,18 @@ fn figures(found: &BudgetFigures) -> Figures {
     }
 }
 
+/// A budget as it is shown.
+pub(crate) fn stands(tenant: &str, watched: Watched, found: &BudgetFigures) -> BudgetStands {
+    BudgetStands {
+        tenant: tenant.to_owned(),
+        scope: watched.label,
+        name: watched.name,
+        figures: figures(found),
+        renews_at_ms: found.renews_at.map(Timestamp::as_millis),
+        ..BudgetStands::default()
+    }
+}
+
 impl Engine {
     /// How budgets of one tenant stand.
     async fn budget_figures(&self, tenant: &str, watched: &[Watched], now: Timestamp) -> Result<Vec<BudgetFigures>, StoreError> {
@@ -79,14 +91,7 @@ impl Engine {
             watched.dedup();
             watched.truncate(MOST_BUDGETS);
             let found = self.budget_figures(&tenant, &watched, now).await?;
-            spent.budgets.extend(watched.into_iter().zip(found).map(|(watched, budget)| BudgetStands {
-                tenant: tenant.to_string(),
-                scope: watched.label,
-                name: watched.name,
-                figures: figures(&budget),
-                renews_at_ms: budget.renews_at.map(Timestamp::as_millis),
-                ..BudgetStands::default()
-            }));
+            spent.budgets.extend(watched.into_iter().zip(found).map(|(watched, budget)| stands(&tenant, watched, &budget)));
         }
         Ok(spent)
     }

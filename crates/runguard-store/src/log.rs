@@ -4,7 +4,7 @@ use crate::error::StoreError;
 use crate::key::{Family, Key};
 use crate::store::{Cell, Change, FEW};
 use runguard_core::packed::write_behind;
-use runguard_core::row::{Effect, Row, RowCount, RowRef};
+use runguard_core::row::{Effect, Named, Row, RowCount, RowRef};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -34,19 +34,48 @@ pub struct RowFilter {
     pub until: Option<i64>,
 }
 
+type TextOf = for<'r> fn(&'r RowRef<'_>) -> Option<&'r str>;
+
+/// A column of the log that must hold a text, and its value in a row.
+pub(crate) struct WantedText<'a> {
+    pub(crate) column: &'static str,
+    pub(crate) wanted: &'a str,
+    of: TextOf,
+}
+
+/// How a row's time must stand to a given one.
+pub(crate) struct WantedTime {
+    /// As every SQL has it.
+    pub(crate) comparison: &'static str,
+    pub(crate) than: i64,
+    is_so: fn(&i64, &i64) -> bool,
+}
+
 impl RowFilter {
+    /// What the filter asks of texts.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = WantedText<'_>> {
+        let Self { id, kind, guard, reason, outcome, tenant, session, since: _, until: _ } = self;
+        let all: [(_, &Option<String>, TextOf); 7] = [
+            ("id", id, |row| Some(row.id)),
+            ("kind", kind, |row| Some(row.kind.code())),
+            ("guard", guard, |row| Some(row.guard.code())),
+            ("reason", reason, |row| row.reason.as_ref().map(Named::code)),
+            ("outcome", outcome, |row| Some(row.outcome.code())),
+            ("tenant", tenant, |row| Some(row.tenant)),
+            ("session", session, |row| Some(row.session)),
+        ];
+        all.into_iter().filter_map(|(column, wanted, of)| wanted.as_deref().map(|wanted| WantedText { column, wanted, of }))
+    }
+
+    /// What it asks of the column `at`.
+    pub(crate) fn times(&self) -> impl Iterator<Item = WantedTime> {
+        let since = self.since.map(|than| WantedTime { comparison: ">=", than, is_so: i64::ge });
+        since.into_iter().chain(self.until.map(|than| WantedTime { comparison: "<", than, is_so: i64::lt }))
+    }
+
     /// Whether a row passes, by the words of the filter.
     pub fn matches(&self, row: &RowRef<'_>) -> bool {
-        let same = |wanted: &Option<String>, value: &str| wanted.as_deref().is_none_or(|wanted| wanted == value);
-        same(&self.id, row.id)
-            && same(&self.kind, row.kind.code())
-            && same(&self.guard, row.guard.code())
-            && self.reason.as_deref().is_none_or(|wanted| row.reason_code() == Some(wanted))
-            && same(&self.outcome, row.outcome.code())
-            && same(&self.tenant, row.tenant)
-            && same(&self.session, row.session)
-            && self.since.is_none_or(|since| row.at >= since)
-            && self.until.is_none_or(|until| row.at < until)
+        self.texts().all(|text| (text.of)(row) == Some(text.wanted)) && self.times().all(|time| (time.is_so)(&row.at, &time.than))
     }
 }
 

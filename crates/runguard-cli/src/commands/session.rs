@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::output;
 use clap::Args;
 use owo_colors::OwoColorize;
+use runguard_insight::insight::spend::BudgetStands;
 use std::io::IsTerminal;
 
 #[derive(Debug, Args)]
@@ -63,6 +64,10 @@ impl Session {
             ]);
         }
         output::show(&table)?;
+        let stand: Vec<BudgetStands> = serde_json::from_value(session["budgets"].clone()).unwrap_or_default();
+        if !stand.is_empty() {
+            output::show(&super::spend::budgets(&stand))?;
+        }
         let mut table = output::table(&["time", "guard", "subject", "outcome", "reason", "message"]);
         for row in session["timeline"].as_array().into_iter().flatten() {
             table.add_row([

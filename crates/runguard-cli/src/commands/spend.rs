@@ -107,7 +107,7 @@ pub(crate) fn dollars(usd: f64) -> String {
     if usd == 0.0 || usd >= 1.0 { format!("${usd:.2}") } else { format!("${usd:.4}") }
 }
 
-fn budgets(stand: &[BudgetStands]) -> crate::table::Table {
+pub(crate) fn budgets(stand: &[BudgetStands]) -> crate::table::Table {
     let mut table = output::table(&["budget", "of", "spent", "reserved", "left", "limit", "begins anew"]);
     for budget in stand {
         let figures = &budget.figures;

@@ -153,12 +153,12 @@ impl Sum {
     }
 }
 
-/// How a budget that many share stands at this moment.
+/// How a budget stands at this moment: one that many share, or a run's.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BudgetStands {
     pub tenant: String,
-    /// Such as `tenant/day`.
+    /// Such as `tenant/day`; of a run's own its name, mostly `default`.
     pub scope: String,
     pub name: String,
     #[serde(flatten)]

@@ -266,18 +266,17 @@ fn object_of(fields: &[(&'static str, Value)]) -> Value {
     object(&fields.iter().map(|(name, schema)| (*name, schema)).collect::<Vec<_>>())
 }
 
+fn budget_schema(scope: &str) -> Value {
+    let text = json!({"type": "string"});
+    let named = vec![("tenant", text.clone()), ("scope", described(text.clone(), scope)), ("name", text)];
+    object_of(&[named, figures_fields(), vec![("renews_at", maybe("string")), ("renews_at_ms", maybe("integer"))]].concat())
+}
+
 fn spend_schema() -> Value {
     let (text, whole, time) = (json!({"type": "string"}), json!({"type": "integer", "minimum": 0}), json!({"type": "integer"}));
     let whose = json!({"type": "string", "description": "Whose it is; empty for what several have."});
     let entry = object_of(&[vec![("name", text.clone()), ("tenant", whose)], sum_fields()].concat());
     let group = object(&[("by", &json!({"enum": By::ALL.map(By::code)})), ("entries", &list(&entry))]);
-    let scope = json!({"type": "string", "description": "Such as tenant/day."});
-    let budget = [
-        vec![("tenant", text.clone()), ("scope", scope), ("name", text.clone())],
-        figures_fields(),
-        vec![("renews_at", maybe("string")), ("renews_at_ms", maybe("integer"))],
-    ]
-    .concat();
     object(&[
         ("since", &text),
         ("until", &text),
@@ -293,7 +292,10 @@ fn spend_schema() -> Value {
                 "One for each that is asked for. Days in their order, the others by what they cost; the rest is `(other)`.",
             ),
         ),
-        ("budgets", &described(list(&object_of(&budget)), "Those that the settings have for many, as they stand at this moment.")),
+        (
+            "budgets",
+            &described(list(&budget_schema("Such as tenant/day.")), "Those that the settings have for many, as they stand at this moment."),
+        ),
     ])
 }
 
@@ -527,7 +529,7 @@ pub(super) fn log_routes() -> Vec<(&'static str, Value)> {
     .concat();
     let session_schema = json!({
         "type": "object",
-        "required": ["session_id", "tenant", "counts", "counters", "timeline", "next_cursor"],
+        "required": ["session_id", "tenant", "counts", "counters", "budgets", "timeline", "next_cursor"],
         "properties": {
             "session_id": {"type": "string"}, "tenant": {"type": "string"},
             "first_seen": {"type": ["string", "null"], "description": "Of the decisions in this answer."}, "last_seen": {"type": ["string", "null"], "description": "Of the decisions in this answer."},
@@ -535,6 +537,7 @@ pub(super) fn log_routes() -> Vec<(&'static str, Value)> {
             "counters": {"type": "array", "items": {"type": "object", "required": ["guard", "subject", "used", "ceiling", "window_seconds", "allowed_next", "reason", "retry_after_seconds"], "properties": {
                 "guard": {"type": "string"}, "subject": {"type": "string"}, "used": {"type": "integer"}, "ceiling": {"type": "integer"},
                 "window_seconds": {"type": "integer"}, "allowed_next": {"type": "boolean"}, "reason": {"type": ["string", "null"]}, "retry_after_seconds": {"type": ["integer", "null"]}}}},
+            "budgets": described(list(&budget_schema("Which of them: its own by its name, mostly default; a scope that is the run's such as run/day.")), "What the session may spend, as it stands at this moment."),
             "timeline": {"type": "array", "items": decision}, "next_cursor": cursor,
         },
     });

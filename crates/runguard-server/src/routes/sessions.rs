@@ -2,6 +2,7 @@
 
 use super::decisions::{MAX_LIMIT, Shown, cursor, limit};
 use super::query::{DAY_MILLIS, hourly, one_of, query, reader, skip};
+use super::spend::tell_times;
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;
@@ -54,6 +55,7 @@ async fn view(app: &App, session_id: &str, raw: Option<&str>, headers: &HeaderMa
     let mut session = found.ok_or_else(|| Problem::unknown_in(&tenant, "session", &caller))?;
     let more = session.timeline.len() > limit;
     session.timeline.truncate(limit);
+    tell_times(&mut session.budgets);
     let timeline = &session.timeline;
     let counted = |outcome: Outcome| timeline.iter().filter(|row| row.kind == Kind::Check && row.outcome == outcome).count();
     let counters: Vec<serde_json::Value> = session
@@ -79,6 +81,7 @@ async fn view(app: &App, session_id: &str, raw: Option<&str>, headers: &HeaderMa
         "last_seen": timeline.last().map(|row| time::format(row.at)),
         "counts": {"allowed": counted(Outcome::Allowed), "would_block": counted(Outcome::WouldBlock), "blocked": counted(Outcome::Blocked)},
         "counters": counters,
+        "budgets": session.budgets,
         "timeline": timeline.iter().map(Shown::of).collect::<Vec<_>>(),
         "next_cursor": if more { timeline.last().map(|row| row.seq.to_string()) } else { None },
     });

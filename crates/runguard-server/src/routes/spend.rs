@@ -17,7 +17,7 @@ use runguard_core::calendar::Zone;
 use runguard_guards::guard::agent_run::Control;
 use runguard_guards::input::MAX_ID_CHARS;
 use runguard_http::reply::{JSON, Reply, reply};
-use runguard_insight::insight::spend::{By, RunQuery, RunState, Sort};
+use runguard_insight::insight::spend::{BudgetStands, By, RunQuery, RunState, Sort};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
@@ -39,10 +39,15 @@ async fn spent(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Repl
     let (since, until) = (time::format(range.since_ms), time::format(range.until_ms));
     let mut shown = app.engine.spent(range, zone, by, now).await?;
     (shown.since, shown.until) = (since, until);
-    for budget in &mut shown.budgets {
+    tell_times(&mut shown.budgets);
+    Ok(reply(StatusCode::OK, JSON, serde_json::to_string(&shown).unwrap_or_default()))
+}
+
+/// In words too, when each begins anew.
+pub(super) fn tell_times(budgets: &mut [BudgetStands]) {
+    for budget in budgets {
         budget.renews_at = budget.renews_at_ms.map(time::format);
     }
-    Ok(reply(StatusCode::OK, JSON, serde_json::to_string(&shown).unwrap_or_default()))
 }
 
 /// The time zone that is asked for; else that which the budgets are counted by.

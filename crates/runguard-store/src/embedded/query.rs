@@ -63,26 +63,13 @@ impl RowFilter {
     fn conditions(&self) -> (String, Vec<Value>) {
         let mut sql = String::new();
         let mut values: Vec<Value> = Vec::new();
-        let texts = [
-            ("id", &self.id),
-            ("kind", &self.kind),
-            ("guard", &self.guard),
-            ("reason", &self.reason),
-            ("outcome", &self.outcome),
-            ("tenant", &self.tenant),
-            ("session", &self.session),
-        ];
-        for (column, value) in texts {
-            if let Some(value) = value {
-                sql.push_str(&format!(" AND l.{column} = ?"));
-                values.push(value.clone().into());
-            }
+        for text in self.texts() {
+            sql.push_str(&format!(" AND l.{} = ?", text.column));
+            values.push(text.wanted.to_owned().into());
         }
-        for (comparison, value) in [("l.at >= ?", self.since), ("l.at < ?", self.until)] {
-            if let Some(value) = value {
-                sql.push_str(&format!(" AND {comparison}"));
-                values.push(value.into());
-            }
+        for time in self.times() {
+            sql.push_str(&format!(" AND l.at {} ?", time.comparison));
+            values.push(time.than.into());
         }
         (sql, values)
     }

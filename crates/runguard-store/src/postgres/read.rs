@@ -100,23 +100,12 @@ impl RowFilter {
         if let (Some(tenant), Some(session)) = (&self.tenant, &self.session) {
             question.ask_number("l.session_number =", names.session_number(tenant, session));
         }
-        let texts = [
-            ("l.kind", &self.kind),
-            ("l.guard", &self.guard),
-            ("l.reason", &self.reason),
-            ("l.outcome", &self.outcome),
-            ("l.tenant", &self.tenant),
-            ("l.session", &self.session),
-        ];
-        for (column, value) in texts {
-            if let Some(value) = value {
-                question.ask_text(column, value);
-            }
+        // An id is asked for already.
+        for text in self.texts().filter(|text| text.column != "id") {
+            question.ask_text(&format!("l.{}", text.column), text.wanted);
         }
-        for (comparison, value) in [("l.at >=", self.since), ("l.at <", self.until)] {
-            if let Some(value) = value {
-                question.ask_number(comparison, value);
-            }
+        for time in self.times() {
+            question.ask_number(&format!("l.at {}", time.comparison), time.than);
         }
         question
     }

@@ -2,7 +2,7 @@
 
 use super::settings::{Settings, ceiling};
 use super::{SCOPE_SLOT, SLOT};
-use crate::guard::{Place, Scope as PlaceScope};
+use crate::guard::{Place, Scope as PlaceScope, Slot};
 use crate::policy::Policy;
 use runguard_core::calendar::{Period, Zone};
 use runguard_core::ledger::{Account, Cost, Limits, MAX_STORED_KEYS};
@@ -15,10 +15,11 @@ const DEFAULT: &str = "default";
 /// A budget of a tenant that somebody looks at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watched {
-    /// Such as `team/day`; empty for a run's own.
+    /// Such as `team/day`; of a run's own its name, mostly `default`.
     pub label: String,
     /// Whose: a run, a team, a key.
     pub name: String,
+    slot: &'static Slot,
     limits: Limits,
     period: Option<Period>,
     zone: Zone,
@@ -45,8 +46,37 @@ impl Watched {
 
     /// A run's own.
     pub fn of_run(policy: &Policy, run: &str) -> Self {
+        Self::own(policy, run, DEFAULT)
+    }
+
+    fn own(policy: &Policy, run: &str, budget: &str) -> Self {
+        let settings = &policy.budget.for_subject(budget).settings;
+        Self {
+            label: budget.to_owned(),
+            name: run.to_owned(),
+            slot: &SLOT,
+            limits: ceiling(settings),
+            period: None,
+            zone: settings.time_zone.clone(),
+        }
+    }
+
+    /// The one whose state lives with a run under this slot and subject: its own, or a scope that is the run's. `None`: it is no budget's.
+    pub fn kept_with_run(policy: &Policy, run: &str, slot: u8, subject: &str) -> Option<Self> {
+        if slot == SLOT.number {
+            return Some(Self::own(policy, run, subject));
+        }
         let settings = Self::settings(policy);
-        Self { label: String::new(), name: run.to_owned(), limits: ceiling(settings), period: None, zone: settings.time_zone.clone() }
+        let rule = settings.scopes.0.iter().find(|rule| rule.label() == subject);
+        (slot == SCOPE_SLOT.number).then(|| Self {
+            label: subject.to_owned(),
+            name: run.to_owned(),
+            slot: &SCOPE_SLOT,
+            // A limit that came with a question held for that one.
+            limits: rule.map(|rule| rule.limits_of(run, settings)).unwrap_or_default(),
+            period: subject.split_once('/').and_then(|(_, period)| Period::named(period)),
+            zone: settings.time_zone.clone(),
+        })
     }
 
     /// Those that settings limit for whoever is named: `names` gives the names there are of a kind, such as the keys.
@@ -59,6 +89,7 @@ impl Watched {
                     label: rule.label().to_owned(),
                     limits: rule.limits_of(name, settings),
                     name: name.to_owned(),
+                    slot: &SCOPE_SLOT,
                     period: rule.period(),
                     zone: settings.time_zone.clone(),
                 };
@@ -68,11 +99,13 @@ impl Watched {
             .collect()
     }
 
+    fn is_own(&self) -> bool {
+        *self.slot == SLOT
+    }
+
     pub fn place(&self) -> Place<'_> {
-        if self.label.is_empty() {
-            return Place::in_session(&self.name, &SLOT, DEFAULT);
-        }
-        Place { scope: PlaceScope::Account, name: &self.name, slot: &SCOPE_SLOT, subject: &self.label }
+        let scope = if self.is_own() { PlaceScope::Session } else { PlaceScope::Account };
+        Place { scope, name: &self.name, slot: self.slot, subject: &self.label }
     }
 
     /// What its state says at this moment. A period that is over has begun anew.
@@ -81,7 +114,7 @@ impl Watched {
         for entry in self.period.map(|period| account.due(period, now, |at| self.zone.end_of(period, at))).into_iter().flatten() {
             account.apply(&entry, now, MAX_STORED_KEYS);
         }
-        let limits = if self.label.is_empty() { account.limits.within(self.limits) } else { self.limits };
+        let limits = if self.is_own() { account.limits.within(self.limits) } else { self.limits };
         let (remaining_usd, remaining_tokens) = account.room(limits, now);
         BudgetFigures {
             spent: account.spent(now),

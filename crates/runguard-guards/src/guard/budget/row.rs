@@ -110,7 +110,7 @@ pub(super) fn read_shown(shown: &str) -> Option<Scope> {
     }
     let (per, period) = label.split_once('/').map_or((label, None), |(per, period)| (per, Some(period)));
     let period = match period {
-        Some(period) => Some(Period::ALL.into_iter().find(|known| known.as_str() == period)?),
+        Some(period) => Some(Period::named(period)?),
         None => None,
     };
     Some(Scope { per: per.to_owned(), name: name.to_owned(), period, limits, max_credits, label: label.to_owned() })

@@ -82,7 +82,7 @@ impl TryFrom<ScopeTables> for Scopes {
                 return Err(format!("`{per}` must be a word of at most 32 small letters, digits, _ and -, such as tenant or team"));
             }
             for (period, table) in periods {
-                let known = Period::ALL.into_iter().find(|known| known.as_str() == period);
+                let known = Period::named(&period);
                 if known.is_none() && period != TOTAL {
                     return Err(format!(
                         "`{per}.{period}`: `{period}` is no period; use day, week, month, or {TOTAL} for what never begins anew"
