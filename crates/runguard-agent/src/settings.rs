@@ -466,7 +466,7 @@ impl Settings {
     pub fn from_toml(text: &str) -> Result<Self, SettingsError> {
         let (settings, mut problems) = mistakes::read::<Self>(text);
         if let Some(settings) = &settings {
-            settings.problems(&mut |key, problem| problems.push(format!("`{key}` {problem}")));
+            settings.problems(&mut |key, problem| problems.push(mistakes::placed(text, key, problem)));
         }
         match settings {
             Some(settings) if problems.is_empty() => Ok(settings),
@@ -481,7 +481,7 @@ impl Settings {
     }
 
     /// Tells every value that cannot be meant.
-    fn problems(&self, bad: &mut dyn FnMut(&'static str, &str)) {
+    fn problems(&self, bad: &mut dyn FnMut(&str, &str)) {
         if self.provider.model.trim().is_empty() {
             bad("provider.model", "is empty: name the model");
         }
@@ -530,12 +530,12 @@ impl Settings {
         if self.tools.max_parallel == 0 {
             bad("tools.max_parallel", "must be at least 1");
         }
-        for server in &self.mcp {
+        for (number, server) in self.mcp.iter().enumerate() {
             if server.name.is_empty() {
-                bad("mcp.name", "is empty: it stands before the names of the server's tools");
+                bad(&format!("mcp.{number}.name"), "is empty: it stands before the names of the server's tools");
             }
             if server.command.is_empty() == server.url.is_none() {
-                bad("mcp", &format!("'{}' needs either `command` or `url`", server.name));
+                bad(&format!("mcp.{number}"), &format!("'{}' needs either `command` or `url`", server.name));
             }
         }
     }

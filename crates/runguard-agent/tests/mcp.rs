@@ -424,6 +424,10 @@ async fn whatever_comes_back_is_bounded_and_becomes_text() {
         ("closes-output", true, vec!["was lost during the call"]),
         ("error", true, vec!["the moon is wrong (code -32050)", r#"{"phase":3}"#]),
         ("nonsense", true, vec!["not the result of a tool"]),
+        ("garbled", true, vec!["not the result of a tool"]),
+        ("no-result", true, vec!["not the result of a tool"]),
+        ("error-without-id", true, vec!["refused the call: Parse error (code -32700)"]),
+        ("batch", false, vec!["in a list"]),
         ("mixed", false, vec!["[audio, audio/wav, 3 bytes]\ninside\n[resource file:///b, x/y, 2 bytes]\nfile:///link"]),
         ("structured", false, vec![r#"{"answer":42}"#]),
         ("empty", false, vec!["no output"]),
@@ -609,6 +613,65 @@ async fn a_session_that_the_server_forgot_is_begun_again_and_the_model_is_told()
             said("tools/call", "s2", agreed),
         ]
     );
+}
+
+/// A server that answers calls with 404 and `refusal`, or with events that hold `events`; how often a session was begun is counted.
+fn answering(begun: &Arc<Mutex<usize>>, refusal: Option<&'static str>, events: &'static str) -> Router {
+    let begun = Arc::clone(begun);
+    Router::new().route(
+        "/mcp",
+        any(move |body: Bytes| async move {
+            let Ok(message) = serde_json::from_slice::<Value>(&body) else { return StatusCode::OK.into_response() };
+            let id = message["id"].to_string();
+            let json = [("content-type", "application/json"), ("mcp-session-id", "s")];
+            match (message["method"].as_str().unwrap(), refusal) {
+                ("tools/call", Some(refusal)) => (StatusCode::NOT_FOUND, json, refusal.replace("ID", &id)).into_response(),
+                ("tools/call", None) => {
+                    let (head, tail) = (events.replace("ID", &id), futures_util::stream::pending::<Result<Bytes, std::io::Error>>());
+                    let body = Body::from_stream(futures_util::StreamExt::chain(futures_util::stream::iter([Ok(Bytes::from(head))]), tail));
+                    ([("content-type", "text/event-stream")], body).into_response()
+                }
+                _ if message["id"].is_null() => StatusCode::ACCEPTED.into_response(),
+                (method, _) => {
+                    *begun.lock().unwrap() += usize::from(method == "initialize");
+                    (json, answer(&message).to_string()).into_response()
+                }
+            }
+        }),
+    )
+}
+
+#[tokio::test]
+async fn not_every_404_begins_a_session() {
+    // What it says of the call itself is its answer; a 404 without words may mean the session, but no second time within a minute.
+    let refused = r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"there is no tool go"}}"#;
+    for (refusal, sessions, part) in [(refused, 1, "there is no tool go (code -32602)"), ("not here", 2, "did not take the call")] {
+        let begun = Arc::new(Mutex::new(0));
+        let url = format!("{}/mcp", serve(answering(&begun, Some(refusal), "")).await);
+        let server = McpServer::connect(&at(&url)).await.unwrap();
+        for _ in 0..3 {
+            let output = call(&server, "srv_go", json!({})).await;
+            assert!(output.is_error && output.text.contains(part), "{output:?}");
+        }
+        assert_eq!(*begun.lock().unwrap(), sessions, "{refusal}");
+    }
+}
+
+#[tokio::test]
+async fn an_event_that_cannot_be_read_is_told_at_once_and_a_list_is_read() {
+    for (events, is_error, part) in [
+        ("data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"content\":\n\n", true, "not the result of a tool"),
+        (
+            "data: [{\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"},{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"content\":[{\"type\":\"text\",\"text\":\"listed\"}]}}]\n\n",
+            false,
+            "listed",
+        ),
+    ] {
+        let begun = Arc::new(Mutex::new(0));
+        let server = McpServer::connect(&at(&format!("{}/mcp", serve(answering(&begun, None, events)).await))).await.unwrap();
+        let output = call(&server, "srv_go", json!({})).await;
+        assert!(output.is_error == is_error && output.text.contains(part), "{output:?}");
+    }
 }
 
 /// The protocol without `initialize`, as a proxy in front of a server sees it.

@@ -13,7 +13,7 @@ const MOST: usize = 20;
 /// A line itself is never repeated: headers and variables of a server may stand in it, and they are secrets.
 pub(super) fn read<S: DeserializeOwned>(text: &str) -> (Option<S>, Vec<String>) {
     let said = |problem: &toml::de::Error| {
-        let line = problem.span().map_or(1, |span| text.as_bytes()[..span.start.min(text.len())].split(|byte| *byte == b'\n').count());
+        let line = problem.span().map_or(1, |span| line_at(text, span.start));
         format!("line {line}: {}", meant(problem.message().trim_end()))
     };
     let mut table = match DeTable::parse(text) {
@@ -37,6 +37,32 @@ pub(super) fn read<S: DeserializeOwned>(text: &str) -> (Option<S>, Vec<String>) 
             _ => return (None, problems),
         }
     }
+}
+
+fn line_at(text: &str, offset: usize) -> usize {
+    text.as_bytes()[..offset.min(text.len())].split(|byte| *byte == b'\n').count()
+}
+
+/// A value that cannot be meant, with the line of its key, or of the nearest thing above it that stands there.
+pub(super) fn placed(text: &str, key: &str, problem: &str) -> String {
+    let said = format!("`{key}` {problem}");
+    let place = DeTable::parse(text).ok().and_then(|table| place_of(table.get_ref(), key));
+    place.map_or(said.clone(), |offset| format!("line {}: {said}", line_at(text, offset)))
+}
+
+fn place_of(table: &DeTable<'_>, key: &str) -> Option<usize> {
+    let (first, rest) = key.split_once('.').unwrap_or((key, ""));
+    let (found, value) = table.iter().find(|(name, _)| name.get_ref() == first)?;
+    let inner = match value.get_ref() {
+        DeValue::Table(inner) => place_of(inner, rest),
+        DeValue::Array(items) => {
+            let (number, rest) = rest.split_once('.').unwrap_or((rest, ""));
+            let item = number.parse::<usize>().ok().and_then(|number| items.get(number));
+            item.map(|item| item.get_ref().as_table().and_then(|inner| place_of(inner, rest)).unwrap_or(item.span().start))
+        }
+        _ => None,
+    };
+    inner.or(Some(found.span().start))
 }
 
 /// Removes the innermost entry at this place, and says what it is called.
@@ -135,7 +161,24 @@ comand = ["x"]
             "[provider]\nkind = \"openai\"\nmodel = \" \"\nmax_retries = 101\n[limits]\nmax_steps = 0\n[tools]\nallow = [\"read_fil\"]\n";
         let told = problems(text);
         assert_eq!(told.len(), 4, "{told:#?}");
-        assert!(told[0].starts_with("`provider.model` is empty") && told[3].contains("did you mean `read_file`?"), "{told:#?}");
+        assert!(told[0].starts_with("line 3: `provider.model` is empty") && told[3].contains("did you mean `read_file`?"), "{told:#?}");
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_meant_has_its_line() {
+        let text = "system = \"x\"\n[provider]\nkind = \"scripted\"\nmodel = \"m\"\n\n[limits]\nmax_steps = 0\n[[mcp]]\nname = \"a\"\n\
+                    command = [\"x\"]\n[[mcp]]\nname = \"\"\nurl = \"http://x\"\n[[mcp]]\nname = \"c\"\n";
+        let told = problems(text);
+        for begin in [
+            "line 2: `provider.script` is missing",
+            "line 7: `limits.max_steps` must be",
+            "line 12: `mcp.1.name` is empty",
+            "line 14: `mcp.2` 'c' needs",
+        ] {
+            assert!(told.iter().any(|problem| problem.starts_with(begin)), "{begin} is not in {told:#?}");
+        }
+        let inline = problems("[provider]\nkind = \"openai\"\nmodel = \"m\"\n[tools]\nallow = [\n  \"shell\",\n  \"rm\",\n]\n");
+        assert!(inline[0].starts_with("line 5: `tools.allow` names 'rm'"), "{inline:#?}");
     }
 
     #[test]

@@ -22,8 +22,8 @@ use runguard_http::client::causes;
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -46,6 +46,8 @@ const MAX_DESCRIPTION_BYTES: usize = 2000;
 const MAX_SCHEMA_BYTES: usize = 128 << 10;
 /// What of a result reaches the loop, which cuts further.
 const MAX_RESULT_BYTES: usize = 1 << 20;
+/// How long a server that answers 404 in a fresh session, too, is believed to mean the call and not the session.
+const BETWEEN_SESSIONS: Duration = Duration::from_secs(60);
 /// The longest an orderly end may take before it becomes the other one.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(8);
 
@@ -149,7 +151,9 @@ impl Server {
             Err(problem) => return ToolOutput::error(problem),
         };
         let mut answer = link.call(tool, arguments).await;
-        if let Err(Unanswered::Unheard(_)) = &answer {
+        if let Err(Unanswered::Unheard(_)) = &answer
+            && !link.was_begun_in_vain()
+        {
             if let Some(watch) = link.watch() {
                 watch.settle().await;
             }
@@ -159,24 +163,32 @@ impl Server {
                 Err(problem) => return ToolOutput::error(problem),
             };
             answer = link.call(tool, arguments).await;
+            if let Err(Unanswered::Unheard(_)) = &answer {
+                link.note_in_vain();
+            }
         }
         let name = &self.settings.name;
+        let no_result = || {
+            ToolOutput::error(format!(
+                "the MCP server '{name}' answered with something that is not the result of a tool; whether the call had an effect is not known"
+            ))
+        };
         let output = match answer {
             Ok(result) if result.get("resultType").is_some_and(|kind| kind == "input_required") => {
                 ToolOutput::error(format!("the MCP server '{name}' wants to ask a person before it goes on, which is not possible here"))
             }
-            Ok(result) => render(&result).unwrap_or_else(|| {
-                ToolOutput::error(format!(
-                    "the MCP server '{name}' answered with something that is not the result of a tool; whether the call had an effect is not known"
-                ))
-            }),
+            Ok(result) => render(&result).unwrap_or_else(no_result),
+            Err(Unanswered::Unreadable) => no_result(),
             Err(Unanswered::Refused(error)) => {
-                // A server that was started anew does not know our session, and not all say so with 404.
-                if link.watch().is_none() && error.code == -32000 && error.message.to_ascii_lowercase().contains("session") {
+                if link.watch().is_none() && error.code == -32000 && error.is_about_session() {
                     link.is_broken.store(true, Ordering::Release);
                 }
                 let data = error.data.as_ref().map(|data| format!("\n{data}")).unwrap_or_default();
                 ToolOutput::error(format!("the MCP server '{name}' refused the call: {} (code {}){data}", error.message, error.code))
+            }
+            // The session is as new as can be: it is not what is unknown there.
+            Err(Unanswered::Unheard(why)) if link.was_begun_in_vain() => {
+                ToolOutput::error(format!("the MCP server '{name}' did not take the call, also in a session that had just begun: {why}"))
             }
             Err(Unanswered::Lost(why) | Unanswered::Unheard(why)) => {
                 link.is_broken.store(true, Ordering::Release);
@@ -200,6 +212,8 @@ struct Link {
     /// There was no `initialize`: each question says what it goes by.
     is_stateless: bool,
     is_broken: AtomicBool,
+    /// When its first call was not heard either.
+    in_vain: OnceLock<Instant>,
 }
 
 #[derive(Debug)]
@@ -234,13 +248,16 @@ impl Link {
             Some(url) => Wire::Http(Endpoint::new(settings, url, is_stateless).map_err(Refusal::Worded)?),
             None => Wire::Process(Process::spawn(settings).map_err(Refusal::Worded)?),
         };
-        let link = Self { wire, is_stateless, is_broken: AtomicBool::new(false) };
+        let link = Self { wire, is_stateless, is_broken: AtomicBool::new(false), in_vain: OnceLock::new() };
         let said = |problem: &str| link.explain(problem);
         match timeout_at(deadline, link.begin()).await {
             Ok(Ok(())) => Ok(link),
             Ok(Err(Unready::Otherwise(text))) => {
                 let (text, _) = cut(clean(&text), MAX_SHOWN_BYTES);
                 Err(Refusal::Final(said(&format!("it answered otherwise than an MCP server does: {text}"))))
+            }
+            Ok(Err(Unready::Unanswered(Unanswered::Unreadable))) => {
+                Err(Refusal::Final(said("it answered otherwise than an MCP server does: its first answer cannot be read")))
             }
             Ok(Err(Unready::Unanswered(Unanswered::Refused(error)))) => {
                 Err(Refusal::Unknown(said(&format!("it refused to begin: {} (code {})", clean(&error.message), error.code))))
@@ -322,6 +339,17 @@ impl Link {
         }
     }
 
+    /// A session that was begun because one was unknown, and is said to be unknown as well: for a while that is no reason for another.
+    fn note_in_vain(&self) {
+        if self.watch().is_none() {
+            let _ = self.in_vain.set(Instant::now());
+        }
+    }
+
+    fn was_begun_in_vain(&self) -> bool {
+        self.in_vain.get().is_some_and(|at| at.elapsed() < BETWEEN_SESSIONS)
+    }
+
     fn is_usable(&self) -> bool {
         !self.watch().is_some_and(Watch::has_ended) && !self.is_broken.load(Ordering::Acquire)
     }
@@ -397,13 +425,14 @@ async fn list(link: &Link, settings: &McpSettings) -> Result<Vec<Listed>, String
     let mut cursor = None;
     for _ in 0..MAX_PAGES {
         let params = cursor.map(|cursor: String| ("cursor".to_owned(), json!(cursor))).into_iter().collect();
+        let nonsense = || link.explain("it answered `tools/list` with something that is not a list of tools");
         let page = link.ask("tools/list", params, &[]).await.map_err(|unanswered| match unanswered {
+            Unanswered::Unreadable => nonsense(),
             Unanswered::Refused(error) => link.explain(&format!("it refused to list its tools: {}", clean(&error.message))),
             Unanswered::Lost(why) | Unanswered::Unheard(why) | Unanswered::Failed(why) => {
                 link.explain(&format!("it was lost while it listed its tools: {why}"))
             }
         })?;
-        let nonsense = || link.explain("it answered `tools/list` with something that is not a list of tools");
         let (page, next) = message::page(page).ok_or_else(nonsense)?;
         for tool in page {
             let is_wanted = wanted.as_ref().is_none_or(|wanted| wanted.contains(tool.name.as_str()));

@@ -77,6 +77,21 @@ def call(identity, name, arguments):
     if mode == "error":
         send({"id": identity, "error": {"code": -32050, "message": "the moon is wrong", "data": {"phase": 3}}})
         return None
+    if mode == "batch":
+        answer = {"jsonrpc": "2.0", "id": identity, "result": text("in a list")}
+        sys.stdout.write(json.dumps([{"jsonrpc": "2.0", "method": "notifications/progress", "params": {}}, answer]) + "\n")
+        sys.stdout.flush()
+        return None
+    if mode == "garbled":
+        sys.stdout.write('{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":NaN' % identity + "\n")
+        sys.stdout.flush()
+        return None
+    if mode == "no-result":
+        send({"id": identity, "results": []})
+        return None
+    if mode == "error-without-id":
+        send({"id": None, "error": {"code": -32700, "message": "Parse error"}})
+        return None
     if mode == "nonsense":
         return {"whatever": [1, 2]}
     if mode == "closes-output":

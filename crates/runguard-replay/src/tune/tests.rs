@@ -119,13 +119,17 @@ fn it_is_said_when_nothing_keeps_the_price() {
     let good = |index: u64| Run { task: format!("t{index}"), success: Some(true), ..run("s", steps(5, 10)) };
     let mut runs: Vec<Run> = (0..1000).map(good).collect();
     runs.extend((0..500).map(|index| Run { success: Some(false), ..good(index) }));
-    let summary = tuned(runs, 0.01);
+    let mut summary = tuned(runs, 0.01);
     assert_eq!((summary.advice, summary.chosen.is_none()), (Advice::NoneKeepsThePrice, true));
     assert!(verdict(&summary).contains("nothing in the grid"));
     let file = settings_file(&summary, Reader::Service).unwrap();
     assert!(file.contains("\n[guards.stall]\nmode = \"observe\"\n") && file.contains("no recommendation: nothing in the grid"), "{file}");
     let agents = settings_file(&summary, Reader::Agent).unwrap();
     assert!(agents.contains("\n[guardrails.stall]\nhighest = \"steer\"\n"), "{agents}");
+    // The service has no limit of steps: a file for it would only end the protection.
+    summary.caps.retain(|cap| cap.amount == crate::caps::Amount::Steps);
+    assert_eq!(settings_file(&summary, Reader::Service), None);
+    assert!(settings_file(&summary, Reader::Agent).unwrap().contains("\nmax_steps = "));
     assert_eq!(tuned((0..900).map(good).collect(), 0.01).advice, Advice::NothingFailed);
 }
 

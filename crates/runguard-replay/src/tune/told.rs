@@ -60,8 +60,9 @@ pub fn verdict(summary: &Summary) -> String {
 /// A settings file with what is recommended, and the evidence in its comments. `None` when nothing is.
 pub fn settings_file(summary: &Summary, reader: Reader) -> Option<String> {
     let chosen = summary.chosen.as_ref().filter(|_| summary.advice == Advice::Use);
-    let caps: Vec<(&Cap, f64)> = summary.caps.iter().filter_map(|cap| Some((cap, cap.cap?))).collect();
-    if chosen.is_none() && caps.is_empty() {
+    let limits: String = summary.caps.iter().filter_map(|cap| cap_lines(cap, cap.cap?, reader)).collect();
+    // A file that sets nothing, and only lets the detector end no run, would take protection away and give none.
+    if chosen.is_none() && limits.lines().all(|line| line.starts_with('#')) {
         return None;
     }
     let mut out = format!(
@@ -75,12 +76,6 @@ pub fn settings_file(summary: &Summary, reader: Reader) -> Option<String> {
     );
     if reader == Reader::Agent {
         out.push_str("\n# Say your own provider and model here.\n[provider]\nkind = \"openai\"\nmodel = \"gpt-4o-mini\"\n");
-    }
-    let mut limits = String::new();
-    for (cap, value) in &caps {
-        if let Some(line) = cap_lines(cap, *value, reader) {
-            limits.push_str(&line);
-        }
     }
     if !limits.is_empty() {
         let table = match reader {

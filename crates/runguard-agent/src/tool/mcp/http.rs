@@ -3,7 +3,7 @@
 //! An answer has a bound, a redirect stays with its host (the headers hold keys), and TLS names its cryptography instead of
 //! hoping that somebody has installed one. A stream that breaks off is taken up where it was, if the server said where that is.
 
-use super::message::{Answer, Object, Refused, STATELESS, Said, Unanswered, given_up, question};
+use super::message::{Object, STATELESS, Said, Unanswered, given_up, question};
 use super::{McpSettings, chain, cut, expand, too_long};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -100,9 +100,6 @@ impl Endpoint {
         let lost = |problem: reqwest::Error| Unanswered::Lost(chain(&problem));
         let response = self.request(Method::POST).headers(extra).body(message.to_string()).send().await.map_err(lost)?;
         let status = response.status();
-        if status == StatusCode::NOT_FOUND && is_known {
-            return Err(Unanswered::Unheard("it does not know our session any more".to_owned()));
-        }
         if let Some(session) = response.headers().get("mcp-session-id") {
             self.0.session.get_or_init(|| session.clone());
         }
@@ -112,11 +109,22 @@ impl Endpoint {
         }
         let is_json = content_type.starts_with("application/json");
         let body = read(response).await?;
+        let is_unknown = status == StatusCode::NOT_FOUND && is_known;
         if is_json && !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
-            match serde_json::from_slice(&body).ok().and_then(Said::read) {
-                Some(Said::Answer(_, Ok(result))) if status.is_success() => return Ok(result),
-                Some(Said::Answer(_, Err(refused))) => return Err(Unanswered::Refused(refused)),
-                _ => {}
+            for said in Said::read(&body) {
+                match said {
+                    // Who says why our question is refused, and does not speak of the session, has read it.
+                    Said::Answer(Some(to), Err(refused)) if is_unknown && to == id && !refused.is_about_session() => {
+                        return Err(Unanswered::Refused(refused));
+                    }
+                    Said::Answer(to, Ok(result)) if status.is_success() && to.is_none_or(|to| to == id) => return Ok(result),
+                    Said::Answer(to, Err(refused)) if !is_unknown && to.is_none_or(|to| to == id) => {
+                        return Err(Unanswered::Refused(refused));
+                    }
+                    Said::Question(reply) => self.tell(&reply).await,
+                    Said::Unreadable(_) if status.is_success() => return Err(Unanswered::Unreadable),
+                    Said::Answer(..) | Said::Unreadable(_) | Said::Notice => {}
+                }
             }
         }
         let (shown, _) = cut(super::clean(&String::from_utf8_lossy(&body)), super::MAX_SHOWN_BYTES);
@@ -127,7 +135,8 @@ impl Endpoint {
             _ if status.is_success() => " (that is no MCP message: is the path in `url` right?)",
             _ => "",
         };
-        Err(Unanswered::Failed(format!("HTTP {status}{advice}: {}", shown.trim())))
+        let said = format!("HTTP {status}{advice}: {}", shown.trim());
+        Err(if is_unknown { Unanswered::Unheard(said) } else { Unanswered::Failed(said) })
     }
 
     /// Reads events up to the answer.
@@ -146,7 +155,7 @@ impl Endpoint {
                     place = at.id.map(Cow::into_owned).or(place);
                     pause = at.pause.map_or(pause, |told| told.clamp(STREAM_PAUSE, LONGEST_STREAM_PAUSE));
                     if let Some(answer) = self.heard(id, &event).await {
-                        return answer.map_err(Unanswered::Refused);
+                        return answer;
                     }
                     breaks = 0;
                 }
@@ -163,18 +172,18 @@ impl Endpoint {
         }
     }
 
-    /// The answer, if the event is that; a question of the server is answered on the way.
-    async fn heard(&self, id: u64, event: &[u8]) -> Option<Answer> {
-        let message = serde_json::from_str(&Event::read(event)?.data).ok()?;
-        match Said::read(message)? {
-            Said::Answer(Some(to), answer) if to == id => Some(answer),
-            Said::Answer(None, Err(refused)) => Some(Err::<_, Refused>(refused)),
-            Said::Question(reply) => {
-                self.tell(&reply).await;
-                None
+    /// The answer, if it is in the event; a question of the server is answered on the way.
+    async fn heard(&self, id: u64, event: &[u8]) -> Option<Result<Value, Unanswered>> {
+        let mut answered = None;
+        for said in Said::read(Event::read(event)?.data.as_bytes()) {
+            match said {
+                Said::Answer(to, answer) if to.is_none_or(|to| to == id) => answered = Some(answer.map_err(Unanswered::Refused)),
+                Said::Unreadable(to) if to.is_none_or(|to| to == id) => answered = answered.or(Some(Err(Unanswered::Unreadable))),
+                Said::Question(reply) => self.tell(&reply).await,
+                Said::Answer(..) | Said::Unreadable(_) | Said::Notice => {}
             }
-            Said::Answer(..) | Said::Notice => None,
         }
+        answered
     }
 
     /// Says what needs no answer; that it does not arrive changes nothing.

@@ -18,6 +18,13 @@ pub(super) struct Refused {
     pub(super) data: Option<Value>,
 }
 
+impl Refused {
+    /// Whether it does not know our session: a server that was started anew, and not all say so with 404.
+    pub(super) fn is_about_session(&self) -> bool {
+        self.message.to_ascii_lowercase().contains("session")
+    }
+}
+
 /// Why a question has no answer.
 #[derive(Debug)]
 pub(super) enum Unanswered {
@@ -28,6 +35,8 @@ pub(super) enum Unanswered {
     Lost(String),
     /// This question failed, over a connection that is good.
     Failed(String),
+    /// It was answered, with something that cannot be read.
+    Unreadable,
 }
 
 /// What a server says.
@@ -35,6 +44,8 @@ pub(super) enum Unanswered {
 pub(super) enum Said {
     /// To the question of this number; a refusal may come before the question was understood, and names none.
     Answer(Option<u64>, Answer),
+    /// An answer, to the question of this number if it can be told, that cannot be read.
+    Unreadable(Option<u64>),
     /// A question of its own, to be answered with this.
     Question(Value),
     /// Nothing that concerns us.
@@ -42,8 +53,16 @@ pub(super) enum Said {
 }
 
 impl Said {
-    /// `None` when it is no message.
-    pub(super) fn read(mut value: Value) -> Option<Self> {
+    /// The messages in a line, an event or a body: one, or several in a list. None where somebody says what concerns nobody.
+    pub(super) fn read(text: &[u8]) -> Vec<Self> {
+        match serde_json::from_slice(text) {
+            Ok(Value::Array(batch)) => batch.into_iter().filter_map(Self::of).collect(),
+            Ok(value) => Self::of(value).into_iter().collect(),
+            Err(_) => Self::garbled(text).into_iter().collect(),
+        }
+    }
+
+    fn of(mut value: Value) -> Option<Self> {
         let message = value.as_object_mut()?;
         let id = message.remove("id").filter(|id| !id.is_null());
         if let Some(method) = message.get("method") {
@@ -61,7 +80,23 @@ impl Said {
             };
             return Some(Self::Answer(number, Err(refused)));
         }
-        message.remove("result").map(|result| Self::Answer(number, Ok(result)))
+        match message.remove("result") {
+            Some(result) => Some(Self::Answer(number, Ok(result))),
+            None => message.contains_key("jsonrpc").then_some(Self::Unreadable(number)),
+        }
+    }
+
+    /// What is no JSON: an answer that was written wrong, or words for nobody (some print a greeting).
+    fn garbled(text: &[u8]) -> Option<Self> {
+        let text = String::from_utf8_lossy(text);
+        let content = ["\"result\"", "\"error\""].into_iter().filter_map(|name| text.find(name)).min();
+        let head = &text[..content.unwrap_or(text.len())];
+        if !text.contains("\"jsonrpc\"") || head.contains("\"method\"") {
+            return None;
+        }
+        let behind = head.split_once("\"id\"").map_or("", |(_, behind)| behind.trim_start_matches([' ', ':', '"']));
+        let digits = &behind[..behind.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(behind.len())];
+        Some(Self::Unreadable(digits.parse().ok()))
     }
 }
 
@@ -151,7 +186,11 @@ mod tests {
 
     #[test]
     fn messages_are_told_apart() {
-        let read = |text: &str| Said::read(serde_json::from_str(text).unwrap());
+        let read = |text: &str| {
+            let mut said = Said::read(text.as_bytes());
+            assert!(said.len() <= 1, "{said:?}");
+            said.pop()
+        };
         assert_eq!(read(r#"{"id":3,"result":{"a":1}}"#), Some(Said::Answer(Some(3), Ok(json!({ "a": 1 })))));
         assert_eq!(read(r#"{"id":"3","result":null}"#), Some(Said::Answer(Some(3), Ok(Value::Null))));
         let refused = Refused { code: -1, message: "no".to_owned(), data: None };
@@ -162,6 +201,32 @@ mod tests {
         let Some(Said::Question(no)) = read(r#"{"id":0,"method":"sampling/createMessage"}"#) else { panic!() };
         assert_eq!((&no["id"], &no["error"]["code"]), (&json!(0), &json!(-32601)));
         assert_eq!((read("{}"), read("[]"), read("\"text\"")), (None, None, None));
+    }
+
+    #[test]
+    fn several_messages_come_as_one_list() {
+        let said = Said::read(br#"[{"method":"notifications/progress"},{"id":1,"result":"a"},7,{"id":2,"result":"b"}]"#);
+        assert_eq!(said, [Said::Notice, Said::Answer(Some(1), Ok(json!("a"))), Said::Answer(Some(2), Ok(json!("b")))]);
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_read_is_one_and_a_greeting_is_none() {
+        let read = |text: &str| Said::read(text.as_bytes());
+        for (text, id) in [
+            (r#"{"jsonrpc":"2.0","id":12,"result":{"content":[{"type":"text","text":"a "method" b"}]}}"#, Some(12)),
+            (r#"{"jsonrpc":"2.0","id":12,"result":{"content":"#, Some(12)),
+            (r#"{'jsonrpc': 2, "jsonrpc":"2.0","id": "3","result":NaN}"#, Some(3)),
+            (r#"{"jsonrpc":"2.0","result":nan,"id":4}"#, None),
+            (r#"{"jsonrpc":"2.0","id":5}"#, Some(5)),
+            (r#"{"jsonrpc":"2.0","id":5,"results":[]}"#, Some(5)),
+        ] {
+            assert_eq!(read(text), [Said::Unreadable(id)], "{text}");
+        }
+        for text in
+            ["Welcome", "{\"half\":", r#"{"level":"info","id":5}"#, r#"{"jsonrpc":"2.0","method":"notifications/message","params":NaN}"#]
+        {
+            assert_eq!(read(text), [], "{text}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! not it, and whatever it started goes with it. The group is killed when the last of us lets go, whether that is an
 //! orderly close, a dropped value or a runtime that shuts down: no path leaves an orphan.
 
-use super::message::{Answer, Object, Said, Unanswered, given_up, question};
+use super::message::{Object, Said, Unanswered, given_up, question};
 use crate::settings::McpSettings;
 use bytes::BytesMut;
 use serde_json::Value;
@@ -185,7 +185,19 @@ pub(super) struct Process {
 
 /// Who waits for an answer; nobody once there is none to come.
 #[derive(Debug)]
-struct Waiting(Mutex<Option<HashMap<u64, oneshot::Sender<Answer>>>>);
+struct Waiting(Mutex<Option<HashMap<u64, oneshot::Sender<Result<Value, Unanswered>>>>>);
+
+impl Waiting {
+    /// Tells whoever asked the question of this number. What names none is for the only one who waits; of several nobody knows for whom.
+    fn tell(&self, id: Option<u64>, answer: Result<Value, Unanswered>) {
+        let mut waiting = lock(&self.0);
+        let Some(waiting) = waiting.as_mut() else { return };
+        let only = waiting.keys().next().copied().filter(|_| waiting.len() == 1);
+        let asked = id.or(only).and_then(|id| waiting.remove(&id));
+        // Nobody waits for what was given up.
+        asked.map(|asked| asked.send(answer));
+    }
+}
 
 /// A line for its standard input.
 #[derive(Debug)]
@@ -268,7 +280,7 @@ impl Process {
         }
         let answer = answer.await;
         call.is_open = false;
-        answer.map_err(|_| lost())?.map_err(Unanswered::Refused)
+        answer.map_err(|_| lost())?
     }
 
     pub(super) fn tell(&self, message: &Value) {
@@ -348,18 +360,16 @@ impl Pipes {
                 line = self.line() => line,
             };
             let Some(line) = line else { break };
-            // What is no message is passed over: some print a greeting.
-            match serde_json::from_slice(&line).ok().and_then(Said::read) {
-                Some(Said::Answer(Some(id), answer)) => {
-                    let asked = lock(&waiting.0).as_mut().and_then(|waiting| waiting.remove(&id));
-                    // Nobody waits for what was given up.
-                    asked.map(|asked| asked.send(answer));
+            for said in Said::read(&line) {
+                match said {
+                    Said::Answer(id, answer) => waiting.tell(id, answer.map_err(Unanswered::Refused)),
+                    Said::Unreadable(id) => waiting.tell(id, Err(Unanswered::Unreadable)),
+                    Said::Question(reply) => {
+                        let unread = Unread::count(&self.watch);
+                        let _ = outbox.send(Line { text: format!("{reply}\n"), sent: None, unread });
+                    }
+                    Said::Notice => {}
                 }
-                Some(Said::Question(reply)) => {
-                    let unread = Unread::count(&self.watch);
-                    let _ = outbox.send(Line { text: format!("{reply}\n"), sent: None, unread });
-                }
-                Some(Said::Answer(None, _) | Said::Notice) | None => {}
             }
         }
         lock(&waiting.0).take();
