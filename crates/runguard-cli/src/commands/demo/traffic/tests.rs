@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 const BASE: Timestamp = Timestamp::from_millis(1_780_000_000_000);
 /// Reasons no demo can show: it shares its states with nobody, nobody stops a run by hand, and none is as long as a long one.
-const CANNOT_OCCUR: &[Reason] = &[Reason::StateUnavailable, Reason::RunStopped, Reason::StalledLongRun];
+const CANNOT_OCCUR: &[Reason] = &[Reason::StateUnavailable, Reason::RunStopped, Reason::StalledLongRun, Reason::NotMetered];
 
 /// One for all tests, as a service has one: an answer comes home through the runtime it was asked in.
 static RUNTIME: LazyLock<Runtime> =
