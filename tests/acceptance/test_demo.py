@@ -14,7 +14,7 @@ from runguard_process import REPOSITORY, binary, clean_environment, run_cli
 
 SCENARIOS = json.loads(run_cli("demo", "--list", "--json").stdout)["scenarios"]
 # Reasons that no traffic can bring about: the demo shares its states with nobody, and no run in it is as long as a long one.
-CANNOT_OCCUR = {"state_unavailable", "run_stopped", "stalled_long_run"}
+CANNOT_OCCUR = {"state_unavailable", "run_stopped", "stalled_long_run", "not_metered"}
 
 
 def all_reasons() -> set[str]:
