@@ -243,6 +243,7 @@ def test_npx_runs_the_program_of_the_platforms_package(dist: Path, tmp_path: Pat
     shutil.rmtree(tmp_path / "node_modules/@runguard/cli-linux-x64")
     alone = subprocess.run(["npx", "--no-install", "runguard", "--version"], env=home, cwd=tmp_path, capture_output=True, text=True)
     assert alone.returncode == 1 and "@runguard/cli-linux-x64 is not installed" in alone.stderr
+    assert " ".join(package.name for package in packages) in alone.stderr, "the files to install are named"
 
 
 def test_the_same_program_gives_the_same_bytes(dist: Path, tmp_path: Path, request: pytest.FixtureRequest):
