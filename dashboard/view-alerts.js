@@ -7,7 +7,7 @@ import { count, duration, fieldName, guardName, reasonName, times, when } from '
 
 /// Entries of a list that are shown.
 const MOST = 100;
-const EXAMPLE = '[[alerts.target]]\nname = "team"\nkind = "slack"\nurl = "…"\n\n[[alerts.rule]]\nname = "trips"\nwhen = "circuit_trip"\nto = ["team"]';
+const EXAMPLE = '[[alerts.target]]\nname = "team"\nkind = "slack"\nurl = "…"\n\n# circuit trips, blocks, budgets and fallbacks are told already\n[[alerts.rule]]\nname = "before-the-trip"\nwhen = "degrading"\nto = ["team"]';
 
 /// A rule in words: what it waits for, and of what.
 function condition(rule) {

@@ -3,6 +3,7 @@
 import { spawn } from 'node:child_process'
 import { createRequire } from 'node:module'
 
+const { version } = createRequire(import.meta.url)('./package.json')
 const name = `@runguard/cli-${process.platform}-${process.arch}`
 
 function program() {
@@ -11,7 +12,8 @@ function program() {
     return createRequire(import.meta.url).resolve(`${name}/bin/runguard`)
   } catch {
     console.error(
-      `runguard: the package ${name} is not installed. Install it beside @runguard/cli (npm leaves it out with --no-optional),` +
+      `runguard: the package ${name} is not installed. Install it beside @runguard/cli: it is a file of the release of its own, npm install ` +
+        `runguard-cli-${version}.tgz ${name.slice(1).replace('/', '-')}-${version}.tgz (npm leaves it out with --no-optional),` +
         ' build the program with `cargo install --locked --path crates/runguard-cli` where there is no package for this platform,' +
         ' or name a program in RUNGUARD_BIN.',
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import socket
 import statistics
 import threading
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
@@ -181,6 +183,14 @@ def test_a_trip_is_told_once_signed_and_resolved(serve, receive):
             Webhook(SECRET).verify(got.body + b" ", got.headers)
     assert [entry["message_id"] for entry in seen["delivered"]] == [resolved.id, fired.id]
     assert seen["targets"] == [{"name": "hook", "kind": "webhook", "host": "127.0.0.1", "queued": 0, "dead": 0, "problem": None}]
+
+
+def test_the_dashboards_example_tells_nothing_twice(serve, receive):
+    source = (Path(__file__).parents[2] / "dashboard/view-alerts.js").read_text()
+    example = re.search(r"const EXAMPLE = '(.+)';", source)[1].replace("\\n", "\n")
+    told = example.replace('url = "…"', f'url = "{receive().url}"\nallow_private = true')
+    rules = alerts_of(serve(told).client())["rules"]
+    assert [rule["when"] for rule in rules] == ["circuit_trip", "blocks", "budget", "fallback", "degrading"]
 
 
 def test_own_rules_are_added_and_messages_link_to_the_dashboard(serve, receive):

@@ -87,6 +87,31 @@ def test_the_tarball_has_a_program_that_runs_and_what_belongs_to_it(dist: Path, 
     assert all((top / name).stat().st_size for name in ("LICENSE", "THIRD-PARTY-NOTICES.md", "CHANGELOG.md", "sbom.cdx.json"))
 
 
+def led_to(page: Path) -> set[Path]:
+    """Every file that a page leads to, and the pages there lead to, as far as they are about running it."""
+    pages, found = [page], set()
+    for each in pages:
+        links = {(each.parent / link).resolve() for link in re.findall(r"\]\(([^)#\s:]+)", each.read_text())}
+        found |= links
+        pages += [link for link in links if link.name in ("install.md", "cluster.md", "backup.md", "metrics.md", "settings.md") and link not in pages]
+    return found
+
+
+def test_what_the_unit_and_its_guide_name_is_in_the_tarball(dist: Path, tmp_path: Path):
+    with tarfile.open(one(dist, "runguard-*-linux-x86_64.tar.gz")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    [top] = tmp_path.iterdir()
+    unit, guide = (top / "deploy/runguard.service").read_text(), (top / "docs/deploy.md").read_text()
+    named = re.findall(r"(?:docs|deploy)/[\w./-]*\w", unit)
+    assert len(named) == 2 and all((top / name).is_file() for name in named), named
+    # The commands of the guide, in this folder, put the files where the unit looks for them.
+    sources = dict(re.findall(r"^sudo install (?:-D )?-m \d+ (\S+) (\S+)", guide, re.MULTILINE))
+    assert sources["runguard"] == re.search(r"^ExecStart=(\S+)", unit, re.MULTILINE)[1]
+    assert all((top / source).is_file() for source in sources if source.startswith("deploy/") or source == "runguard")
+    without = {"Dockerfile"}
+    assert [link for link in led_to(top / "docs/deploy.md") if not link.exists() and link.name not in without] == []
+
+
 def test_the_debian_package_installs_and_is_removed(dist: Path, tmp_path: Path):
     package = one(dist, "runguard_*_amd64.deb")
     assert "Package: runguard\n" in run("dpkg-deb", "--field", package).stdout
@@ -98,7 +123,11 @@ def test_the_debian_package_installs_and_is_removed(dist: Path, tmp_path: Path):
     dpkg = ("dpkg", f"--instdir={root}", f"--admindir={admin}", "--force-not-root", f"--log={tmp_path}/log")
     run(*dpkg, "--install", package)
     assert version_of(root / "usr/bin/runguard").startswith("runguard 0.")
-    assert "ExecStart=/usr/bin/runguard serve" in (root / "lib/systemd/system/runguard.service").read_text()
+    unit = (root / "lib/systemd/system/runguard.service").read_text()
+    assert "ExecStart=/usr/bin/runguard serve" in unit
+    named = re.findall(r"/usr/share/doc/[\w./-]*\w", unit)
+    assert len(named) == 2 and all((root / name.lstrip("/")).is_file() for name in named), named
+    assert not [link for link in led_to(root / "usr/share/doc/runguard/docs/deploy.md") if not link.exists() and link.name not in ("Dockerfile", "runguard.service")]
     assert (root / "usr/share/man/man1/runguard.1.gz").exists() and (root / "usr/share/doc/runguard/copyright").exists()
     run(*dpkg, "--remove", "runguard")
     assert not (root / "usr/bin/runguard").exists()
@@ -117,6 +146,12 @@ def test_the_image_is_whole_and_its_program_serves_without_rights(dist: Path, tm
 
     [described] = json.loads((layout / "index.json").read_text())["manifests"]
     manifest = json.loads(blob(described))
+    # What podman, and what containerd and docker call it, is what the guide runs.
+    names = {described["annotations"][key] for key in ("org.opencontainers.image.ref.name", "io.containerd.image.name")}
+    [older] = json.loads((layout / "manifest.json").read_text())
+    assert names == set(older["RepoTags"]) == set(re.findall(r"localhost/runguard:[0-9.]+[0-9]", (ROOT / "docs/install.md").read_text()))
+    stored = [f"blobs/{each['digest'].replace(':', '/')}" for each in (manifest["config"], *manifest["layers"])]
+    assert [older["Config"], *older["Layers"]] == stored
     config = json.loads(blob(manifest["config"]))
     [layer] = manifest["layers"]
     archive = tmp_path / "layer.tar.gz"
@@ -137,12 +172,17 @@ def test_the_image_is_whole_and_its_program_serves_without_rights(dist: Path, tm
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(os.path.realpath(library), target)
     tmp_path.chmod(0o755)
-    environment = dict(entry.split("=", 1) for entry in config["config"]["Env"]) | {"RUNGUARD_LISTEN": "127.0.0.1:0"}
-    words = [shutil.which("chroot", path=BARE["PATH"]), "--userspec=65532:65532", str(root), "/usr/bin/runguard", *config["config"]["Cmd"]]
+    environment = dict(entry.split("=", 1) for entry in config["config"]["Env"])
+    inside = [shutil.which("chroot", path=BARE["PATH"]), "--userspec=65532:65532", str(root), "/usr/bin/runguard"]
+    words = [*inside, *config["config"]["Cmd"]]
     (root / "dev").mkdir(exist_ok=True)
+    # As the guide says: the first key is made by the image itself, and then it listens where others reach it.
+    run(*inside, "key", "create", "--tenant", "acme", "--role", "guard,read", env={**BARE, **environment})
+    environment["RUNGUARD_LISTEN"] = "0.0.0.0:0"
     with subprocess.Popen(words, env={**BARE, **environment}, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as service:
         try:
-            address = next(found[0] for line in service.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
+            port = next(found[1] for line in service.stderr if (found := re.search(r"0\.0\.0\.0:(\d+)", line)))
+            address = f"http://127.0.0.1:{port}"
             assert urllib.request.urlopen(f"{address}/healthz", timeout=10).status == 200
         finally:
             service.terminate()
@@ -203,6 +243,7 @@ def test_npx_runs_the_program_of_the_platforms_package(dist: Path, tmp_path: Pat
     shutil.rmtree(tmp_path / "node_modules/@runguard/cli-linux-x64")
     alone = subprocess.run(["npx", "--no-install", "runguard", "--version"], env=home, cwd=tmp_path, capture_output=True, text=True)
     assert alone.returncode == 1 and "@runguard/cli-linux-x64 is not installed" in alone.stderr
+    assert " ".join(package.name for package in packages) in alone.stderr, "the files to install are named"
 
 
 def test_the_same_program_gives_the_same_bytes(dist: Path, tmp_path: Path, request: pytest.FixtureRequest):

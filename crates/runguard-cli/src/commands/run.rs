@@ -61,15 +61,23 @@ pub(crate) struct Run {
 const SITECUSTOMIZE: &str = include_str!("run/sitecustomize.py");
 const PROGRAM: &str = include_str!("run/program.mjs");
 
-/// How the packages are installed: they are in no registry. Both stand in the files above, in the place of their names, and so without quotes.
+/// How the packages are installed: they are in no registry, but files beside the program's. Both stand in the files above, in the place of
+/// their names, and so without quotes.
 const INSTALL: [(&str, &str); 2] = [
-    ("@INSTALL_PYTHON@", "pip install sdk/python (a folder of the source of RunGuard)"),
+    (
+        "@INSTALL_PYTHON@",
+        concat!(
+            "pip install runguard_breaker-",
+            env!("CARGO_PKG_VERSION"),
+            "-*manylinux*.whl (a file of the release; musllinux on Alpine; from the source of RunGuard: its folder sdk/python)"
+        ),
+    ),
     (
         "@INSTALL_NODE@",
         concat!(
             "npm install runguard-sdk-",
             env!("CARGO_PKG_VERSION"),
-            ".tgz (made in sdk/typescript of the source of RunGuard: npm ci && npm run build && npm pack)"
+            ".tgz (a file of the release; from the source of RunGuard: npm ci && npm run build && npm pack in sdk/typescript)"
         ),
     ),
 ];

@@ -78,7 +78,7 @@ const ALERTS_EXAMPLE: &str = r#"# Who is told. (Needs a restart.) kind = "slack"
 #     to = ["ops@example.com"]
 #     username_env = "SMTP_USER"
 #     password_env = "SMTP_PASSWORD"
-# Of what; without a rule: circuit trips, 20 blocks of a reason in 5 minutes, budgets at 50, 80 and 100 %, degraded answers.
+# Of what, beside circuit trips, 20 blocks of a reason in 5 minutes, budgets at 50, 80 and 100 %, degraded answers:
 #   [[alerts.rule]]
 #     name = "many-handoff-cycles"
 #     when = "blocks"
