@@ -61,7 +61,7 @@ fn of(part: u64, whole: u64, share: Share) -> String {
     if whole == 0 { String::new() } else { format!("{part}/{whole} {}", percent(share)) }
 }
 
-/// RunGuard told how long the runs of each kind are that succeed, by tasks other than the one it is measured on.
+/// RunGuard told how long the runs of each kind are, good and failed alike, by tasks other than the one it is measured on.
 const CALIBRATED: &str = "RunGuard, calibrated";
 
 const COLUMNS: [&str; 8] = [
