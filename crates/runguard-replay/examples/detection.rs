@@ -61,7 +61,7 @@ fn of(part: u64, whole: u64, share: Share) -> String {
     if whole == 0 { String::new() } else { format!("{part}/{whole} {}", percent(share)) }
 }
 
-/// RunGuard told how long the runs of each kind are that succeed, by tasks other than the one it is measured on.
+/// RunGuard told how long the runs of each kind are, good and failed alike, by tasks other than the one it is measured on.
 const CALIBRATED: &str = "RunGuard, calibrated";
 
 const COLUMNS: [&str; 8] = [
@@ -145,7 +145,7 @@ fn prices(files: &[PathBuf], threads: usize) -> Result<Value, Failure> {
 
 /// Chooses thresholds on four fifths of the tasks and measures on the last, five times; and holds them against every rival for its price.
 fn cross_validation(files: &[PathBuf], threads: usize) -> Result<Value, Failure> {
-    let trial = Trial::of(files, Lengths::of(files, threads), threads)?;
+    let trial = Trial::of(files, Lengths::of(files, threads), threads).map_err(|problem| -> Failure { problem })?;
     let chosen = trial.cross_validate();
     println!("chosen without each fifth of the tasks, of {} combinations:", trial.thresholds());
     let picks: Vec<String> = chosen.iter().map(|held| trial.name(held.chosen)).collect();

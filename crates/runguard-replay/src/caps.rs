@@ -122,8 +122,11 @@ const LEAST: f64 = 0.95;
 /// Percentiles whose own price is shown beside the cap with room.
 const TIGHTER: [f64; 2] = [0.95, 0.99];
 
-/// After how much a run is a long one of its kind: more than most of the good ones used. Tokens differ more from run to run, by what is
-/// read, so there is room above.
+/// Runs of a kind from which on it is said what is long among them.
+const LEAST_FOR_LONG: usize = 30;
+
+/// After how much a run is a long one of its kind: more than most of them used, whatever became of them, as a log knows them. Tokens differ
+/// more from run to run, by what is read, so there is room above.
 pub(crate) const fn long(amount: Amount) -> Room {
     let factor = match amount {
         Amount::Tokens | Amount::Dollars => 1.5,
@@ -157,8 +160,9 @@ pub fn cap(amount: Amount, used: &[Used], room: Room) -> Option<Cap> {
         Share::of(over as u64, amounts.len() as u64)
     };
     let room_of_long = long(amount);
-    let long = quantile(&measured, room_of_long.percentile)
-        .filter(|quantile| enough(quantile.percentile))
+    let of_any = amounts(|_| true);
+    let long = quantile(&of_any, room_of_long.percentile)
+        .filter(|_| of_any.len() >= LEAST_FOR_LONG)
         .map(|quantile| amount.rounded(quantile.value * room_of_long.factor));
     let beyond = |cap: Option<f64>| cap.map_or(0.0, |cap| failed.iter().map(|amount| (amount - cap).max(0.0)).sum());
     let tighter = TIGHTER.into_iter().filter(|percentile| enough(*percentile)).filter_map(|percentile| {
@@ -263,6 +267,18 @@ mod tests {
         let cap = cap(Amount::Tokens, &used(None, 1..=100), ROOM).unwrap();
         assert_eq!((cap.of_successful, cap.cap), (false, Some(150.0)));
         assert!(super::cap(Amount::Dollars, &used(Some(true), [0, 0]), ROOM).is_none(), "nobody tells of it");
+    }
+
+    #[test]
+    fn what_is_long_goes_by_all_runs_whatever_became_of_them() {
+        let long = |runs: &[Used]| cap(Amount::Steps, runs, ROOM).unwrap().long;
+        let mut runs = used(Some(true), 1..=50);
+        assert_eq!(long(&runs), Some(45.0));
+        runs.extend(used(Some(false), 51..=90));
+        runs.extend(used(None, 91..=100));
+        assert_eq!(long(&runs), Some(90.0));
+        assert_eq!((long(&used(Some(false), 1..=30)), long(&used(None, 1..=29))), (Some(27.0), None), "of few it is not known");
+        assert_eq!(cap(Amount::Tokens, &used(None, 1..=100), ROOM).unwrap().long, Some(140.0), "half as much again, to two digits");
     }
 
     #[test]

@@ -336,7 +336,7 @@ impl Report {
     }
 }
 
-/// How long the successful runs of each kind were: what a run of that kind may be held against.
+/// How long the runs of each kind were, whatever became of them: what a run of that kind may be held against.
 #[derive(Debug, Default)]
 pub struct Lengths(BTreeMap<(String, String), Vec<Length>>);
 
@@ -350,10 +350,8 @@ struct Length {
 
 impl Worker for Lengths {
     fn run(&mut self, run: Run, _: Order) {
-        if run.success == Some(true) {
-            let length = Length { fold: fold_of(&run.task), calls: run.calls(), tokens: tokens_of(&run.steps) };
-            self.0.entry((run.source, run.model)).or_default().push(length);
-        }
+        let length = Length { fold: fold_of(&run.task), calls: run.calls(), tokens: tokens_of(&run.steps) };
+        self.0.entry((run.source, run.model)).or_default().push(length);
     }
 }
 
@@ -375,7 +373,7 @@ impl Lengths {
     fn long(&self, run: &Run, amount: Amount, of: impl Fn(&Length) -> u64) -> Option<u64> {
         let fold = fold_of(&run.task);
         let lengths = self.0.get(&(run.source.clone(), run.model.clone()))?;
-        let used = |length: &Length| Used { success: Some(true), amount: of(length) as f64 };
+        let used = |length: &Length| Used { success: None, amount: of(length) as f64 };
         let others: Vec<Used> = lengths.iter().filter(|length| length.fold != fold).map(used).collect();
         cap(amount, &others, long(amount))?.long.map(|most| most as u64)
     }

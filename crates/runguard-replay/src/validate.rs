@@ -8,15 +8,25 @@ use crate::evaluate::{
 };
 use crate::front::only;
 use crate::labels::Labels;
-use crate::rules::{Contender, Rule};
+use crate::rules::{Caps, Contender, Guards, Presets, Rule, Watched as Guard};
 use crate::trace::{Detail, Run, Step};
 use runguard_core::detect::stall::{Ladder, StallRule, StallSettings};
 use runguard_core::limits::InvalidSetting;
+use runguard_guards::policy::Tree;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// What part of the good runs of a class may be ended before their end.
 pub const PRICES: [(&str, f64); 3] = [(FRONTIER_RUNS, 0.005), (NATIVE, 0.01), ("intercode", 0.005)];
+
+/// Limits that runs are held against beside the detector; one of them at a time.
+const LIMITS_OF_STEPS: [u64; 8] = [6, 9, 12, 16, 20, 23, 25, 30];
+const LIMITS_OF_TOKENS: [u64; 7] = [25_000, 50_000, 100_000, 200_000, 400_000, 800_000, 1_600_000];
+/// How often the loop detector lets the same calls come round, whatever they give.
+const REPEATS: [u32; 2] = [3, 5];
+
+/// Why no trial can be made: a setting that cannot be.
+pub type Problem = Box<dyn std::error::Error + Send + Sync>;
 
 /// One value of one rule, or of a limit: its name, and what watches runs by it alone. Without that it is off.
 struct Value {
@@ -28,7 +38,7 @@ struct Value {
 struct Axis {
     name: &'static str,
     values: Vec<Value>,
-    /// Whether a choice of thresholds may use it. Limits are for the comparison with rules that are limits.
+    /// Whether a choice of thresholds may use it. Limits and the loop detector are for the comparison with rules that are such.
     is_threshold: bool,
 }
 
@@ -68,26 +78,46 @@ fn set_stop(rule: StallRule, stop: u32, settings: &mut StallSettings) {
     *ladder = Ladder { stop, ..*ladder };
 }
 
-/// A limit of steps: the one that passes it is the last.
-struct Steps {
-    left: u32,
+/// Ends a run after so many steps more, which are known beforehand.
+struct Ends {
+    left: Option<usize>,
 }
 
-impl Rule for Steps {
+impl Rule for Ends {
     fn stops(&mut self, _step: &Step) -> bool {
-        self.left = self.left.saturating_sub(1);
-        self.left == 0
+        let is_last = self.left == Some(0);
+        self.left = self.left.and_then(|left| left.checked_sub(1));
+        is_last
     }
 }
 
-fn axes(lengths: Lengths) -> Result<Vec<Axis>, InvalidSetting> {
+/// What other guards than the stall detector do to a run, as `replay` tells it.
+fn guarded(name: String, settings: Tree, watched: &[Guard], caps: Caps) -> Result<Value, Problem> {
+    let guards = Guards::new(Presets::default(), &settings, watched, caps).map_err(|problem| problem.problem)?;
+    let contender = Contender::new(&name, move |run| Box::new(Ends { left: guards.watch().run(run).ended.map(|(at, _)| at) }));
+    Ok(Value { name, contender: Some(contender) })
+}
+
+/// A value first that is off, and then those that are there.
+fn beside(name: &'static str, values: impl Iterator<Item = Result<Value, Problem>>) -> Result<Axis, Problem> {
+    Ok(Axis { name, values: [Ok(off())].into_iter().chain(values).collect::<Result<_, _>>()?, is_threshold: false })
+}
+
+fn axes(lengths: Lengths) -> Result<Vec<Axis>, Problem> {
     let of = axis_of;
     let long = Contender::runguard_by_kind("long_run", move |run, settings| only(StallRule::LongRun, lengths.settings(run, settings)));
-    let limit = |steps: &u32| {
-        let steps = *steps;
-        let contender = Contender::new("steps", move |_| Box::new(Steps { left: steps + 1 }));
-        Value { name: steps.to_string(), contender: Some(contender) }
-    };
+    let steps = LIMITS_OF_STEPS.iter().map(|steps| {
+        let caps = Caps { steps: Some(*steps), ..Caps::default() };
+        guarded(format!("{steps} steps"), Tree::new(), &[], caps)
+    });
+    let tokens = LIMITS_OF_TOKENS.iter().map(|tokens| {
+        let caps = Caps { tokens: Some(*tokens), ..Caps::default() };
+        guarded(format!("{tokens} tokens"), Tree::new(), &[], caps)
+    });
+    let loops = REPEATS.iter().map(|repeats| {
+        let settings = Tree::from_iter([(Guard::Loop.code().to_owned(), serde_json::json!({"repeats": repeats}))]);
+        guarded(repeats.to_string(), settings, &[Guard::Loop], Caps::default())
+    });
     Ok(vec![
         of(StallRule::Identical, true, &[3, 4, 5])?,
         of(StallRule::Cycle, false, &[3])?,
@@ -103,11 +133,8 @@ fn axes(lengths: Lengths) -> Result<Vec<Axis>, InvalidSetting> {
             values: vec![off(), Value { name: "what is long for its kind".into(), contender: Some(long) }],
             is_threshold: true,
         },
-        Axis {
-            name: "max_steps",
-            values: [off()].into_iter().chain([6, 9, 12, 16, 20, 23, 25, 30].iter().map(limit)).collect(),
-            is_threshold: false,
-        },
+        beside("loop", loops)?,
+        beside("limit", steps.chain(tokens))?,
     ])
 }
 
@@ -115,7 +142,7 @@ fn axes(lengths: Lengths) -> Result<Vec<Axis>, InvalidSetting> {
 #[derive(Debug, Clone, Copy, Default)]
 struct Sums {
     costly: u32,
-    saved_steps: u64,
+    saved_steps: u32,
     saved_tokens: u64,
 }
 
@@ -182,7 +209,7 @@ fn each_end(axes: &[&[u32]], until: u32, index: &mut usize, tell: &mut impl FnMu
 }
 
 impl Trial {
-    pub fn of(files: &[PathBuf], lengths: Lengths, threads: usize) -> Result<Self, InvalidSetting> {
+    pub fn of(files: &[PathBuf], lengths: Lengths, threads: usize) -> Result<Self, Problem> {
         let axes = axes(lengths)?;
         let values: Vec<&Contender> = axes.iter().flat_map(|axis| &axis.values).filter_map(|value| value.contender.as_ref()).collect();
         let labels = Labels::default();
@@ -242,7 +269,7 @@ impl Trial {
                     if success {
                         sums.costly += u32::from(after < steps.len());
                     } else {
-                        sums.saved_steps += (steps.len() - after) as u64;
+                        sums.saved_steps += (steps.len() - after) as u32;
                         sums.saved_tokens += tokens_after[after];
                     }
                 });
@@ -267,7 +294,7 @@ impl Trial {
         parts
     }
 
-    fn has_limits(&self, combination: usize) -> bool {
+    fn has_others(&self, combination: usize) -> bool {
         self.parts(combination).into_iter().zip(&self.axes).any(|(part, axis)| !axis.is_threshold && axis.values[part].contender.is_some())
     }
 
@@ -304,7 +331,7 @@ impl Trial {
     /// For every fold the thresholds that save most on the others while every class keeps its price there. Long runs of one source must not
     /// outvote the others, so shares count alike: steps of two sources, tokens of frontier models.
     pub fn cross_validate(&self) -> Vec<HeldOut> {
-        let candidates: Vec<usize> = (0..self.len()).filter(|combination| !self.has_limits(*combination)).collect();
+        let candidates: Vec<usize> = (0..self.len()).filter(|combination| !self.has_others(*combination)).collect();
         let choose = |fold: usize| {
             let wanted = |other: usize| other != fold;
             let whole = |group: &str| self.tally(group, wanted, |_| None);
@@ -316,8 +343,8 @@ impl Trial {
             let share = |part: u64, whole: u64| if whole > 0 { part as f64 / whole as f64 } else { 0.0 };
             let worth = |combination: usize| {
                 let saved = |group: &str| self.sums(group, combination, wanted);
-                share(saved("openhands_swebench").saved_steps, swe.failed_steps)
-                    + share(saved("intercode").saved_steps, inter.failed_steps)
+                share(saved("openhands_swebench").saved_steps.into(), swe.failed_steps)
+                    + share(saved("intercode").saved_steps.into(), inter.failed_steps)
                     + share(saved(FRONTIER_RUNS).saved_tokens, frontier.failed_tokens)
             };
             let worths = candidates.iter().filter(keeps).map(|combination| (worth(*combination), *combination));
@@ -349,14 +376,14 @@ impl Trial {
     /// For every fold the thresholds that save most of one class on the others at its price, whatever they do to other classes.
     pub fn at_its_own_price(&self, group: &str, price: f64, saved: Saved) -> Vec<HeldOut> {
         let most = |fold: usize| (price * self.tally(group, |other| other != fold, |_| None).successful as f64) as u64;
-        self.best_of_class(group, saved, most, |combination| !self.has_limits(combination))
+        self.best_of_class(group, saved, most, |combination| !self.has_others(combination))
     }
 
     fn best_of_class(&self, group: &str, saved: Saved, most_costly: impl Fn(usize) -> u64, may_be: impl Fn(usize) -> bool) -> Vec<HeldOut> {
         let candidates: Vec<usize> = (0..self.len()).filter(|combination| may_be(*combination)).collect();
         let choose = |fold: usize| {
             let most = most_costly(fold);
-            let worth = |sums: Sums| if saved == Saved::Steps { sums.saved_steps } else { sums.saved_tokens };
+            let worth = |sums: Sums| if saved == Saved::Steps { sums.saved_steps.into() } else { sums.saved_tokens };
             let all = candidates.iter().map(|combination| (self.sums(group, *combination, |other| other != fold), *combination));
             let best = all.filter(|(sums, _)| u64::from(sums.costly) <= most).max_by_key(|(sums, _)| worth(*sums));
             HeldOut { chosen: best.map(|(_, chosen)| chosen), fold }
@@ -400,7 +427,7 @@ mod tests {
         assert_eq!(chosen.len(), FOLDS);
         let is_four = |held: &HeldOut| trial.name(held.chosen).starts_with("identical 4, ");
         assert!(chosen.iter().all(is_four), "three would stop every good run, five would save less: {}", trial.name(chosen[0].chosen));
-        assert!(chosen.iter().all(|held| !trial.has_limits(held.chosen.unwrap())), "limits are no thresholds");
+        assert!(chosen.iter().all(|held| !trial.has_others(held.chosen.unwrap())), "limits are no thresholds");
         let tally = trial.held_out(&chosen, ALL);
         assert_eq!((tally.failed, tally.stopped, tally.false_stops, tally.saved_steps), (50, 50, 0, 250));
         let tally = trial.held_out(&trial.at_its_own_price(NATIVE, 0.01, Saved::Steps), NATIVE);
@@ -408,5 +435,30 @@ mod tests {
         let at = trial.at_the_price_of(&Other::GeminiCli.contender(), ALL, Saved::Steps);
         let tally = trial.held_out(&at, ALL);
         assert_eq!((tally.false_stops, tally.saved_steps), (0, 250), "for a rival that ends no good run");
+    }
+
+    /// Failing tasks repeat one call that gives something else each time, which is no standstill; good ones are as long, and new throughout.
+    #[test]
+    fn for_a_rival_that_looks_at_calls_alone_the_loop_detector_is_taken() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        for index in 0..40 {
+            let success = index % 2 == 0;
+            let step = |at: usize| {
+                let args = if success { at } else { 0 };
+                format!(
+                    r#"{{"kind":"call","tool":"sh","args_hash":"{args}","result":"x{at}","result_hash":"{at}","result_len":2,"error":false}}"#
+                )
+            };
+            let steps: Vec<String> = (0..8).map(step).collect();
+            writeln!(file, r#"{{"run_id":"{index}","source":"s","task":"t{index}","success":{success},"steps":[{}]}}"#, steps.join(","))
+                .unwrap();
+        }
+        let files = [file.path().to_owned()];
+        let trial = Trial::of(&files, Lengths::of(&files, 2), 2).unwrap();
+        let at = trial.at_the_price_of(&Other::Roo.contender(), ALL, Saved::Steps);
+        assert!(at.iter().all(|held| trial.name(held.chosen).contains("loop 3")), "{}", trial.name(at[0].chosen));
+        let tally = trial.held_out(&at, ALL);
+        assert_eq!((tally.failed, tally.stopped, tally.false_stops, tally.saved_steps), (20, 20, 0, 100));
+        assert_eq!(trial.held_out(&trial.cross_validate(), ALL).stopped, 0, "it is no threshold");
     }
 }

@@ -480,7 +480,7 @@ fn print_caps(summary: &Summary) -> Result<(), Failure> {
         (None, _) => return Ok(()),
     };
     output::line(&format!(
-        "Runs of more than {words} are long ones here. Ending those that show another sign beside is among the combinations (long_run), unless --grid names others."
+        "Runs of more than {words} are long ones here, by all that were read, good and failed alike. Ending those that show another sign beside is among the combinations (long_run), unless --grid names others."
     ))?;
     Ok(())
 }

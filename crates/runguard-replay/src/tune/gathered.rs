@@ -126,15 +126,14 @@ pub fn gather(recorded: &Recorded<'_>, options: &Options, progress: &mut dyn FnM
     Ok(gathered)
 }
 
-/// What is long here, as a value of the rule for long runs: by the good runs of the files, which are read for it. `None` where too few are
+/// What is long here, as a value of the rule for long runs: by all runs of the files, which are read for it. `None` where too few are
 /// known. Their calls differ little from one fifth of the tasks to the next, so that the choice may know all of them.
 pub fn long_run(recorded: &Recorded<'_>) -> Option<Part> {
     let (mut calls, mut tokens) = (Vec::new(), Vec::new());
     let files = recorded.files.iter().filter_map(|path| recorded.open(path, Detail::Fingerprints).ok());
-    for mut run in files.flatten().flatten() {
-        recorded.labels.label(&mut run);
-        if run.success == Some(true) && calls.len() < MAX_RUNS {
-            let used = |amount: u64| Used { success: Some(true), amount: amount as f64 };
+    for run in files.flatten().flatten() {
+        if calls.len() < MAX_RUNS {
+            let used = |amount: u64| Used { success: None, amount: amount as f64 };
             calls.push(used(run.calls()));
             tokens.push(used(amounts(&run, 0).tokens));
         }

@@ -189,7 +189,7 @@ pub struct StallSettings {
     /// Calls in a row that failed, whatever they said; those that run or change something do not count, they fail while one works.
     pub failing: Ladder,
     /// Calls of a run in which a check failed again after a change, or a file was put back the third time. How many are many depends on the kind of run:
-    /// how long those were that succeeded says it.
+    /// how long others of its kind were says it.
     pub long_run: Ladder,
     /// Tokens that such a run has used when it is a long one, however few its calls are; 0: that is not looked at. The model is told from
     /// seven eighths of it on.
