@@ -352,6 +352,9 @@ impl StallState {
             state.seen.remember_result(call, result);
         }
         let mutates = step.effect.changes() || settings.mutating.iter().any(|tool| tool == step.tool);
+        // Who waits may hear the same for long without being told of it. When that fails it is something else, and counted from there: nothing
+        // ends that was not told before.
+        let result = if step.effect == CallEffect::Waits && step.error.is_some() { !result } else { result };
         // A change is compared with every earlier one: making the same one again is part of the circle.
         let pair = mix(mix(call, result), if mutates { 0 } else { state.experiment });
         let news = state.seen.is_news(pair);

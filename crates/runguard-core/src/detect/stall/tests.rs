@@ -544,7 +544,49 @@ fn before_every_stop_there_is_a_nudge() {
     assert_eq!(rungs, [Rung::GoOn, Rung::GoOn, Rung::GoOn, Rung::Steer, Rung::Steer, Rung::Stop]);
 }
 
+#[test]
+fn a_wait_that_begins_to_fail_is_counted_from_there() {
+    let asks = |error: Option<u64>| Step { effect: CallEffect::Waits, error, ..step("job_state", 1, 1) };
+    let mut waits = detector(Preset::Coding);
+    let patient: Vec<Rung> = (0..7).map(|_| waits.observe(asks(None)).rung).collect();
+    assert_eq!(patient, [Rung::GoOn; 7]);
+    let failing: Vec<Rung> = (0..4).map(|_| waits.observe(asks(Some(7))).rung).collect();
+    assert_eq!(failing, [Rung::GoOn, Rung::GoOn, Rung::Steer, Rung::Stop]);
+}
+
 proptest! {
+    /// Whatever a run does, by the thresholds of every preset the model was told before it is ended.
+    #[test]
+    fn no_run_is_stopped_that_was_not_told(
+        steps in prop::collection::vec((0_usize..8, 0_u64..3, 0_u64..3, 0_u64..4), 1..120),
+        long in prop::option::of(8_u32..40),
+    ) {
+        for preset in Preset::ALL {
+            let mut settings = preset.settings();
+            if let Some(calls) = long {
+                settings = settings.long_run(Ladder { steer: calls - calls / 8, block: 0, stop: calls + 1 });
+            }
+            let mut detector = StallDetector::new(settings).unwrap();
+            let mut was_told = false;
+            for (what, args, result, error) in &steps {
+                let effect = [
+                    CallEffect::Unknown,
+                    CallEffect::Runs,
+                    CallEffect::Looks,
+                    CallEffect::LooksUp,
+                    CallEffect::Changes,
+                    CallEffect::Edits { file: *args, by: result.wrapping_sub(1) },
+                    CallEffect::Acts { on: *args },
+                    CallEffect::Waits,
+                ][*what];
+                let step = Step { effect, error: (*error == 0).then_some(7), ..step(["a", "b", "c", "d", "e", "f", "g", "h"][*what], *args, *result) };
+                let verdict = detector.observe(step);
+                prop_assert!(verdict.rung < Rung::Stop || was_told, "{:?}: {:?}", preset, verdict);
+                was_told |= verdict.rung == Rung::Steer;
+            }
+        }
+    }
+
     /// A run whose every pair is new never stalls, whatever else it looks like.
     #[test]
     fn news_never_stalls(steps in prop::collection::vec((0_u64..4, 0_u64..3), 0..300)) {
