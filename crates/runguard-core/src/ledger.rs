@@ -29,6 +29,7 @@
 mod calls;
 mod exceeded;
 mod leases;
+mod scope;
 
 use crate::calendar::Period;
 use crate::money::NanoDollars;
@@ -38,6 +39,7 @@ pub use calls::Calls;
 pub use exceeded::{BudgetExceeded, Level, Unit};
 use leases::Booked;
 pub use leases::{Lease, Leases, Unsettled};
+pub use scope::{InvalidScope, KNOWN_PER, MOST_SCOPES, Scope, SentScope, is_per, scope_label};
 use serde::{Deserialize, Serialize};
 
 /// Keys whose calls an account of a process counts exactly. With one more, the key that was not asked about for longest is forgotten,
@@ -100,34 +102,6 @@ impl Limits {
         self.amounts().map(|limit| limit.unwrap_or(COUNTABLE).min(COUNTABLE))
     }
 }
-
-/// What a question draws on beside its own budget, as its caller names it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Scope {
-    /// What there is one of for each: a team, a user, a model.
-    pub per: String,
-    /// Which one. Empty where whoever keeps the books knows it.
-    pub name: String,
-    /// What it is counted anew with; `None` for good.
-    pub period: Option<Period>,
-    /// The caller's own, for this question.
-    pub limits: Limits,
-    /// The same in credits of a platform, a number of them: whoever keeps the books knows what one costs.
-    pub max_credits: Option<NanoDollars>,
-    /// [`scope_label`] of it.
-    pub label: String,
-}
-
-/// How an account of a scope is called, whoever it belongs to: `team/day`, and `team` for what never begins anew.
-pub fn scope_label(per: &str, period: Option<Period>) -> String {
-    match period {
-        Some(period) => format!("{per}/{period}"),
-        None => per.to_owned(),
-    }
-}
-
-/// Scopes that one question may name, and that settings may add to it.
-pub const MOST_SCOPES: usize = 16;
 
 /// What something costs.
 ///

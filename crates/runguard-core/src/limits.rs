@@ -3,6 +3,9 @@
 use crate::time::Span;
 use std::ops::RangeInclusive;
 
+/// Names that a service takes, of sessions, tools, models and whatever else, have at most this many characters.
+pub const MAX_ID_CHARS: usize = 256;
+
 /// A setting that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{name}` {problem}")]

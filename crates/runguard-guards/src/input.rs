@@ -6,8 +6,8 @@
 //! A template of a low-code tool puts quotes around everything, or around nothing. So a number that comes as text is taken, and a name
 //! that comes as a number, as long as there is one way to read it; the answer's warnings say which field it was.
 
-use runguard_core::calendar::Period;
-use runguard_core::ledger::{Limits, MOST_SCOPES, Scope, scope_label};
+use runguard_core::ledger::{Limits, MOST_SCOPES, Scope, SentScope};
+pub use runguard_core::limits::MAX_ID_CHARS;
 use runguard_core::money::NanoDollars;
 use runguard_core::nearest::closest;
 use runguard_core::object::Object;
@@ -16,8 +16,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
-/// Longest identifier, in characters.
-pub const MAX_ID_CHARS: usize = 256;
 /// Deepest nesting of a JSON value.
 pub const MAX_DEPTH: usize = 64;
 /// Longest list of names.
@@ -147,9 +145,6 @@ impl Field {
         Self { instead_of: Some(other), ..self }
     }
 }
-
-/// What a budget may be for each of without a caller's naming it: its session, its tenant, the key it asks with, the model it prices.
-pub const KNOWN_PER: [&str; 4] = ["run", "tenant", "key", "model"];
 
 /// Every guard route takes this one as well.
 pub const REQUEST_ID: Field =
@@ -581,34 +576,8 @@ fn steps(text: &str) -> Result<Vec<SentStep>, String> {
     Ok(steps)
 }
 
-/// A scope as it is sent.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SentScope<'a> {
-    per: String,
-    name: Option<String>,
-    period: Option<Period>,
-    #[serde(borrow)]
-    max_usd: Option<&'a RawValue>,
-    #[serde(borrow)]
-    max_credits: Option<&'a RawValue>,
-    #[serde(borrow)]
-    max_tokens: Option<&'a RawValue>,
-    #[serde(borrow)]
-    cap: Option<&'a RawValue>,
-}
-
-/// Longest name of what there is a budget for each of.
-const MAX_PER_CHARS: usize = 32;
-
-/// What there may be a budget for each of: a word of small letters, digits, `_` and `-`.
-pub fn is_per(per: &str) -> bool {
-    (1..=MAX_PER_CHARS).contains(&per.len())
-        && per.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-'))
-}
-
 fn scopes(text: &str) -> Result<(Vec<Scope>, Option<Misquoted>), String> {
-    let sent: Vec<SentScope<'_>> = serde_json::from_str(text)
+    let sent: Vec<SentScope<&RawValue>> = serde_json::from_str(text)
         .map_err(|error| format!("must be a list such as [{{\"per\": \"team\", \"name\": \"search\", \"period\": \"day\"}}]: {error}"))?;
     if sent.len() > MOST_SCOPES {
         return Err(format!("has {} scopes; at most {MOST_SCOPES} are taken", sent.len()));
@@ -618,19 +587,8 @@ fn scopes(text: &str) -> Result<(Vec<Scope>, Option<Misquoted>), String> {
     Ok((scopes, misquoted))
 }
 
-fn scope(sent: SentScope<'_>, misquoted: &mut Option<Misquoted>) -> Result<Scope, String> {
+fn scope(sent: SentScope<&RawValue>, misquoted: &mut Option<Misquoted>) -> Result<Scope, String> {
     let SentScope { per, name, period, max_usd, max_credits, max_tokens, cap } = sent;
-    if !is_per(&per) {
-        return Err(format!("`per` must be a word of at most {MAX_PER_CHARS} small letters, digits, _ and -"));
-    }
-    let name = name.unwrap_or_default();
-    let chars = name.chars().count();
-    if chars > MAX_ID_CHARS {
-        return Err(format!("the name of a {per} is {chars} characters long; at most {MAX_ID_CHARS} are taken"));
-    }
-    if name.trim().is_empty() && !KNOWN_PER.contains(&per.as_str()) {
-        return Err(format!("needs the name of the {per}; without one are {}", KNOWN_PER.join(", ")));
-    }
     // As the fields of the same names, beside the scopes, are read.
     let mut limit = |name: &'static str, kind: Kind, sent: Option<&RawValue>| {
         let Some(sent) = sent else { return Ok((None, None)) };
@@ -647,7 +605,8 @@ fn scope(sent: SentScope<'_>, misquoted: &mut Option<Misquoted>) -> Result<Scope
     let (_, tokens) = limit("max_tokens", Kind::Whole(0), max_tokens)?;
     let (_, cap) = limit("cap", Kind::Whole(0), cap)?;
     let limits = Limits { usd, tokens, cap: cap.map(|cap| u32::try_from(cap).unwrap_or(u32::MAX)) };
-    Ok(Scope { label: scope_label(&per, period), per, name, period, limits, max_credits })
+    let scope = Scope::new(&per, &name.unwrap_or_default(), period, limits).map_err(|problem| problem.to_string())?;
+    Ok(scope.credits(max_credits))
 }
 
 fn whole(text: &str, at_least: u64) -> Result<u64, String> {

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use runguard_core::detect::stall;
 use runguard_core::fingerprint::Volatile;
-use runguard_core::ledger::Cost;
+use runguard_core::ledger::{Cost, Scope};
 use runguard_core::run::service::{self, Books, ServicePermit, Spent, Told};
 use runguard_core::run::{self, Ask, Gave, Loops, Money, Stalls, Unanswered, reply};
 use std::sync::{Arc, Mutex};
@@ -270,7 +270,7 @@ pub(crate) struct ServiceBudget {
 #[pymethods]
 impl ServiceBudget {
     #[new]
-    #[pyo3(signature = (session_id, max_usd, max_tokens, cap, fail_open, parent = None))]
+    #[pyo3(signature = (session_id, max_usd, max_tokens, cap, fail_open, parent = None, scopes = None))]
     fn new(
         py: Python<'_>,
         session_id: &str,
@@ -279,16 +279,16 @@ impl ServiceBudget {
         cap: Option<&Bound<'_, PyAny>>,
         fail_open: bool,
         parent: Option<&Bound<'_, Self>>,
+        scopes: Option<&str>,
     ) -> PyResult<Self> {
         let limits = budgets::limits(py, max_usd, max_tokens, cap)?;
+        let refused = |problem: &dyn std::fmt::Display| errors::invalid_input(py, run::sentence(problem));
         let budget = match parent {
-            Some(parent) => {
-                let made = parent.get().budget.child(session_id, limits);
-                made.map_err(|problem| errors::invalid_input(py, run::sentence(&problem)))?
-            }
+            Some(parent) => parent.get().budget.child(session_id, limits).map_err(|problem| refused(&problem))?,
             None => run::ServiceBudget::new(session_id, limits, unanswered(fail_open)),
         };
-        Ok(Self { budget })
+        let scopes = Scope::read_all(scopes.unwrap_or("[]")).map_err(|problem| refused(&format_args!("scopes: {problem}")))?;
+        Ok(Self { budget: budget.within(scopes).map_err(|problem| refused(&problem))? })
     }
 
     /// The name that the service keeps it under.
@@ -379,7 +379,7 @@ impl ServiceBudget {
     }
 
     fn release(&self, reservation_id: &str) -> Question {
-        Question::new(self.budget.release(reservation_id))
+        Question::new(self.budget.release(reservation_id, None))
     }
 
     fn exhausted(&self) -> Question {

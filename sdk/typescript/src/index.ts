@@ -29,6 +29,8 @@ export {
   RemoteRun,
   RemoteStallDetector,
   RemoteToolExecutionTracker,
+  type RemoteBudgetOptions,
   type RemotePermit,
+  type Scope,
   type ServiceOptions,
 } from './remote.js'

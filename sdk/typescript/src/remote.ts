@@ -123,20 +123,45 @@ export class RemoteStallDetector extends CoreObject {
 /** What the core reads in a budget's answer. */
 type ServiceBooks = Record<string, number | null>
 
+/** A budget that many share, kept by a service. Its limits hold beside those of the service's settings. */
+export interface Scope extends BudgetLimits {
+  /** What there is a budget for each of: `team`, `user`, or `model`, `tenant`, `key`, `run`, whose names the service knows. */
+  per: string
+  name?: string | undefined
+  /** By the service's calendar; for good if left out. */
+  period?: 'day' | 'week' | 'month' | undefined
+  maxCredits?: number | undefined
+}
+
+/** What a budget of a service has beside its limits. */
+export interface RemoteBudgetOptions extends BudgetLimits {
+  sessionId?: string
+  /** What it draws on too, with many others: granted by all of them or by none. */
+  scopes?: readonly Scope[] | undefined
+}
+
+function writtenScopes(scopes: readonly Scope[] | undefined): string {
+  if (scopes === undefined || scopes.length === 0) return ''
+  const names: Record<string, string> = { maxUsd: 'max_usd', maxTokens: 'max_tokens', maxCredits: 'max_credits' }
+  const given = (scope: Scope) => Object.entries(scope).filter(([, value]) => value !== null)
+  return JSON.stringify(scopes.map((scope) => Object.fromEntries(given(scope).map(([name, value]) => [names[name] ?? name, value]))))
+}
+
 /** A budget whose books are kept by a service, under `sessionId`. */
 export class RemoteBudgetTracker extends CoreObject {
   readonly sessionId: string
   readonly client: GuardClient
 
-  constructor(options: BudgetLimits & ServiceOptions & { sessionId?: string; parent?: RemoteBudgetTracker }) {
+  constructor(options: RemoteBudgetOptions & ServiceOptions & { parent?: RemoteBudgetTracker }) {
     const client = clientOf(options)
     const { maxUsd, maxTokens, cap, parent } = options
     const limits = [numberOrNone('maxUsd', maxUsd), numberOrNone('maxTokens', maxTokens), numberOrNone('cap', cap)] as const
-    const session = write(options.sessionId === undefined ? newId('ts') : text('sessionId', options.sessionId))
+    const session = options.sessionId === undefined ? newId('ts') : text('sessionId', options.sessionId)
+    const named = writeTwo(session, writtenScopes(options.scopes))
     super(
       parent === undefined
-        ? wasm.service_budget_new(session, ...limits, passes(client, false))
-        : wasm.service_budget_child(CoreObject.handleOf(parent), session, ...limits),
+        ? wasm.service_budget_new(named, secondLength, ...limits, passes(client, false))
+        : wasm.service_budget_child(CoreObject.handleOf(parent), named, secondLength, ...limits),
       wasm.service_budget_free,
     )
     this.client = client
@@ -144,7 +169,8 @@ export class RemoteBudgetTracker extends CoreObject {
     this.sessionId = output()
   }
 
-  child(limits: BudgetLimits & { sessionId?: string } = {}): RemoteBudgetTracker {
+  /** A budget that draws on what remains of this one, and on its scopes. */
+  child(limits: RemoteBudgetOptions = {}): RemoteBudgetTracker {
     return new RemoteBudgetTracker({ ...limits, client: this.client, parent: this })
   }
 
@@ -381,15 +407,18 @@ export class RemoteRun {
   readonly #core: CoreRun
   readonly #stall: RemoteStallDetector | null
 
-  constructor(options: Omit<RunOptions, 'budget' | 'loop' | 'stall'> & ServiceOptions & { stall?: boolean; budget?: RemoteBudgetTracker }) {
-    const { maxUsd, maxTokens, budget, repeats, maxCycleLen } = options
+  constructor(
+    options: Omit<RunOptions, 'budget' | 'loop' | 'stall'> &
+      ServiceOptions & { stall?: boolean; budget?: RemoteBudgetTracker; scopes?: readonly Scope[] | undefined },
+  ) {
+    const { maxUsd, maxTokens, budget, repeats, maxCycleLen, scopes } = options
     const client = clientOf(options)
     this.#client = client
     this.runId = options.runId === undefined ? newId('run') : text('runId', options.runId)
     const loop = new RemoteLoopDetector({ repeats, maxCycleLen, client })
     this.#stall = options.stall === true ? new RemoteStallDetector({ client }) : null
-    const limits = { maxUsd, maxTokens, sessionId: this.runId }
-    const limited = maxUsd !== undefined || maxTokens !== undefined
+    const limits = { maxUsd, maxTokens, scopes, sessionId: this.runId }
+    const limited = maxUsd !== undefined || maxTokens !== undefined || (scopes?.length ?? 0) > 0
     this.budget = limited ? (budget?.child(limits) ?? new RemoteBudgetTracker({ ...limits, client })) : (budget ?? null)
     const parts = [loop, this.#stall, this.budget].map(CoreObject.handleOf) as [number, number, number]
     this.#core = new CoreRun(this.runId, options, wasm.run_over_service(...settingsOf(this.runId, options), ...parts))

@@ -317,10 +317,10 @@ impl Run {
         self.model_calls_made.under_way = self.model_calls_made.under_way.saturating_sub(1);
         let estimated;
         let (answered, usage) = match used {
-            Used::Nothing => return self.give_back(held),
+            Used::Nothing => return self.give_back(held, &asked_model),
             Used::Paid { cost } => {
                 self.model_calls_made.measure(&asked_model, at_most, cost);
-                return self.settle(held, cost, None, Spent::Cost(cost));
+                return self.settle(held, cost, None, Spent::Priced { model: &asked_model, cost });
             }
             Used::Counted { model, usage } => (model, usage),
             Used::BrokenOff { model, usage, bytes } => {
@@ -411,9 +411,9 @@ impl Run {
         self.ceilings.model_calls.filter(|limit| made >= *limit).map(Trip::model_calls)
     }
 
-    fn give_back(&mut self, held: Held) -> Progress {
+    fn give_back(&mut self, held: Held, model: &str) -> Progress {
         match (held, &self.budget) {
-            (Held::Service { id: Some(id) }, Some(Money::Service(budget))) => ask(budget.release(&id), Purpose::Money),
+            (Held::Service { id: Some(id) }, Some(Money::Service(budget))) => ask(budget.release(&id, Some(model)), Purpose::Money),
             // In this process it is given back when it goes.
             (Held::Nothing | Held::InProcess(_) | Held::Service { .. }, _) => Progress::Done,
         }

@@ -5,7 +5,7 @@ use runguard_core::budget::{Budget, Left, Limits, Reservation, call_key};
 use runguard_core::detect::loops::{LoopDetector, LoopSettings};
 use runguard_core::detect::stall::{self, CallEffect, Preset, StallSessions};
 use runguard_core::fingerprint;
-use runguard_core::ledger::Cost;
+use runguard_core::ledger::{Cost, Scope};
 use runguard_core::money::NanoDollars;
 use runguard_core::prices::{Prices, Prompt, UnknownModel, UnknownModelError, Usage};
 use runguard_core::run::reply::{self, Fault};
@@ -64,6 +64,10 @@ fn limits(of: &Value) -> Limits {
     Limits { usd: of["max_usd"].as_f64().map(dollars), tokens: count("max_tokens"), cap: count("cap").map(|cap| cap as u32) }
 }
 
+fn within(budget: Arc<ServiceBudget>, of: &Value) -> Arc<ServiceBudget> {
+    budget.within(of.get("scopes").map_or_else(Vec::new, |scopes| Scope::read_all(&scopes.to_string()).unwrap())).unwrap()
+}
+
 fn dollars(usd: f64) -> NanoDollars {
     NanoDollars::from_dollars(usd).unwrap()
 }
@@ -98,11 +102,12 @@ impl<'a> Player<'a> {
         } else {
             let loops = ServiceLoops::new(Some(repeats), None, None, None, Unanswered::Passes);
             let stall = options["stall"].as_str().map(|_| Stalls::Service(ServiceStalls::new(Unanswered::Passes)));
-            let over = over.map(|over| ServiceBudget::new(&format!("team of {id}"), over, Unanswered::Refused));
+            let over = over.map(|over| within(ServiceBudget::new(&format!("team of {id}"), over, Unanswered::Refused), &story["budget"]));
+            let own = own.or_else(|| options.get("scopes").map(|_| Limits::default()));
             let money = match (over, own) {
-                (Some(over), Some(own)) => Some(over.child(id, own).unwrap()),
+                (Some(over), Some(own)) => Some(within(over.child(id, own).unwrap(), options)),
                 (Some(over), None) => Some(over),
-                (None, own) => own.map(|own| ServiceBudget::new(id, own, Unanswered::Refused)),
+                (None, own) => own.map(|own| within(ServiceBudget::new(id, own, Unanswered::Refused), options)),
             };
             (Loops::Service(loops), stall, money.map(Money::Service))
         };
@@ -263,7 +268,7 @@ impl<'a> Player<'a> {
             (Held::InProcess(held), _, None) => held.release(),
             (Held::InProcess(held), _, Some(paid)) => held.commit(paid).unwrap(),
             (Held::Service(id), Some(Money::Service(budget)), paid) => {
-                let question = paid.map_or_else(|| budget.release(&id), |paid| budget.commit(Some(&id), Spent::Cost(paid)));
+                let question = paid.map_or_else(|| budget.release(&id, None), |paid| budget.commit(Some(&id), Spent::Cost(paid)));
                 assert!(matches!(self.told(question), Told::Passed));
             }
             (Held::Service(_), _, _) => panic!("a reservation has a budget"),

@@ -4,9 +4,9 @@ use super::json::json;
 use crate::routes::guards::BODY;
 use runguard_core::Reason;
 use runguard_core::calendar::Period;
-use runguard_core::ledger::MOST_SCOPES;
+use runguard_core::ledger::{KNOWN_PER, MOST_SCOPES};
 use runguard_guards::guard::{AnswerKind, Route, RouteKind};
-use runguard_guards::input::{Field, KNOWN_PER, Kind, MAX_ID_CHARS, MAX_NAMES, MAX_TEXT_BYTES, MOST_STEPS, REQUEST_ID};
+use runguard_guards::input::{Field, Kind, MAX_ID_CHARS, MAX_NAMES, MAX_TEXT_BYTES, MOST_STEPS, REQUEST_ID};
 use serde_json::{Map, Value};
 
 /// What a route may answer with, and what every one that needs a key may: a body that does not fit or come, a caller that asks

@@ -163,6 +163,7 @@ class ServiceBudget:
         cap: int | None,
         fail_open: bool,
         parent: ServiceBudget | None = None,
+        scopes: str | None = None,
     ) -> Self: ...
     @property
     def session_id(self) -> str: ...

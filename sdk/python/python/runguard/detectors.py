@@ -17,13 +17,28 @@ from .errors import InvalidInputError, TripError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from decimal import Decimal
-    from typing import Any, Awaitable, Callable, Dict, Iterable, Mapping, Optional, Set, Tuple, Type, TypeVar, Union
+    from typing import Any, Awaitable, Callable, Dict, Iterable, Mapping, Optional, Sequence, Set, Tuple, Type, TypedDict, TypeVar, Union
 
     from .alerts import Alerts, AlertsLike
 
     Dollars = Union[float, Decimal]
     Function = TypeVar("Function", bound=Callable[..., Any])
     Result = TypeVar("Result")
+
+    class _NamedScope(TypedDict):
+        # What there is a budget for each of: "team", "user", or "model", "tenant", "key", "run", whose names the service knows.
+        per: str
+
+    class Scope(_NamedScope, total=False):
+        """A budget that many share, kept by a service: of a team, a user, a model. Its limits hold beside those of the service's settings."""
+
+        name: str
+        # "day", "week" or "month" of the service's calendar; for good if left out.
+        period: str
+        max_usd: Dollars
+        max_credits: float
+        max_tokens: int
+        cap: int
 
 __all__ = ["BudgetTracker", "CircuitBreaker", "LoopDetector", "RecipeCache", "StallDetector", "ToolExecutionTracker"]
 
@@ -145,12 +160,18 @@ class StallDetector(_core.StallDetector):
         return RemoteStallDetector(preset, url=url, api_key=api_key, timeout=timeout, fail_open=fail_open, **thresholds)
 
 
+def _no_scopes(scopes: Optional[Sequence[Scope]]) -> None:
+    if scopes:
+        raise InvalidInputError("Scopes are kept by a service: name its url. In one process, let several runs draw on one budget instead: budget=…")
+
+
 class BudgetTracker(_core.BudgetTracker):
     """Raises `BudgetExceededError` once more is spent than `max_usd` or `max_tokens`, or a step is called more often than `cap`.
 
     Money is counted in whole billionths of a dollar. `prices` are your own, in dollars for a million tokens: `{"my-model": {"input": 3,
     "output": 15}}`. `unknown_model` says what a model without a price costs: "error" (default), "free", or a price. With `url` a service keeps the books under `session_id`; if it cannot be asked,
-    a `ServiceError` is raised unless `fail_open=True`. `alerts` tells people that it is used up, once.
+    a `ServiceError` is raised unless `fail_open=True`; `scopes` are budgets there that it draws on too, with many others: `[{"per": "team", "name": "search",
+    "period": "day", "max_usd": 5}]`. `alerts` tells people that it is used up, once.
     """
 
     def __new__(
@@ -160,6 +181,7 @@ class BudgetTracker(_core.BudgetTracker):
         cap: Optional[int] = None,
         *,
         parent: Optional[BudgetTracker] = None,
+        scopes: Optional[Sequence[Scope]] = None,
         prices: Optional[Mapping[str, Any]] = None,
         unknown_model: Union[str, Mapping[str, Any], None] = None,
         session_id: Optional[str] = None,
@@ -171,6 +193,7 @@ class BudgetTracker(_core.BudgetTracker):
     ) -> BudgetTracker:
         telling = ("record", "record_tokens", "record_usage", "reserve")
         if url is None:
+            _no_scopes(scopes)
             own = super().__new__(cls, max_usd, max_tokens, cap, parent=parent, prices=prices, unknown_model=unknown_model)
             return cast(BudgetTracker, _with_alerts(own, alerts, *telling))
         if prices is not None or unknown_model is not None:
@@ -178,16 +201,26 @@ class BudgetTracker(_core.BudgetTracker):
         from .remote import RemoteBudgetTracker
 
         made = RemoteBudgetTracker(
-            max_usd, max_tokens, cap, session_id=session_id, url=url, api_key=api_key, timeout=timeout, fail_open=fail_open
+            max_usd, max_tokens, cap, scopes=scopes, session_id=session_id, url=url, api_key=api_key, timeout=timeout, fail_open=fail_open
         )
         return cast(BudgetTracker, _with_alerts(made, alerts, *telling))
 
-    def child(self, max_usd: Optional[Dollars] = None, max_tokens: Optional[int] = None, cap: Optional[int] = None) -> BudgetTracker:
-        """A budget that draws on what remains of this one."""
+    def child(
+        self,
+        max_usd: Optional[Dollars] = None,
+        max_tokens: Optional[int] = None,
+        cap: Optional[int] = None,
+        *,
+        scopes: Optional[Sequence[Scope]] = None,
+    ) -> BudgetTracker:
+        """A budget that draws on what remains of this one, and on its scopes."""
+        _no_scopes(scopes)
         return BudgetTracker(max_usd, max_tokens, cap, parent=self)
 
-    def _child_of_run(self, run_id: str, max_usd: Optional[Dollars], max_tokens: Optional[int]) -> BudgetTracker:
-        return self.child(max_usd, max_tokens)
+    def _child_of_run(
+        self, run_id: str, max_usd: Optional[Dollars], max_tokens: Optional[int], scopes: Optional[Sequence[Scope]]
+    ) -> BudgetTracker:
+        return self.child(max_usd, max_tokens, scopes=scopes)
 
 
 class CircuitBreaker(_core.CircuitBreaker):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import uuid
-from typing import TYPE_CHECKING, Any, Dict, Optional, Union
+from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Union
 
 from . import _core
 from .client import Client
@@ -13,7 +14,7 @@ from .detectors import BudgetTracker, CircuitBreaker, LoopDetector, StallDetecto
 from .errors import BudgetExceededError, InvalidInputError, LoopDetectedError, ServiceError
 
 if TYPE_CHECKING:
-    from .detectors import Dollars
+    from .detectors import Dollars, Scope
 
 logger = logging.getLogger("runguard.service")
 
@@ -172,6 +173,7 @@ class RemoteBudgetTracker(BudgetTracker):
         cap: Optional[int] = None,
         *,
         parent: Optional[BudgetTracker] = None,
+        scopes: Optional[Sequence[Scope]] = None,
         session_id: Optional[str] = None,
         url: Optional[str] = None,
         api_key: Optional[str] = None,
@@ -184,7 +186,8 @@ class RemoteBudgetTracker(BudgetTracker):
         made = _core.BudgetTracker.__new__(cls, max_usd, max_tokens, cap)
         made._service = service or Service(url or "", api_key, timeout, fail_open)
         above = None if parent is None else parent._kept
-        made._kept = _core.ServiceBudget(session_id or new_id(), max_usd, max_tokens, cap, made._service.fail_open, above)
+        named = None if not scopes else json.dumps([dict(scope) for scope in scopes], default=float)
+        made._kept = _core.ServiceBudget(session_id or new_id(), max_usd, max_tokens, cap, made._service.fail_open, above, named)
         made.session_id = made._kept.session_id
         return made
 
@@ -235,11 +238,20 @@ class RemoteBudgetTracker(BudgetTracker):
             return error
         return None
 
-    def child(self, max_usd: Optional[Dollars] = None, max_tokens: Optional[int] = None, cap: Optional[int] = None) -> BudgetTracker:
-        return RemoteBudgetTracker(max_usd, max_tokens, cap, parent=self, service=self._service)
+    def child(
+        self,
+        max_usd: Optional[Dollars] = None,
+        max_tokens: Optional[int] = None,
+        cap: Optional[int] = None,
+        *,
+        scopes: Optional[Sequence[Scope]] = None,
+    ) -> BudgetTracker:
+        return RemoteBudgetTracker(max_usd, max_tokens, cap, parent=self, scopes=scopes, service=self._service)
 
-    def _child_of_run(self, run_id: str, max_usd: Optional[Dollars], max_tokens: Optional[int]) -> BudgetTracker:
-        return RemoteBudgetTracker(max_usd, max_tokens, parent=self, session_id=run_id, service=self._service)
+    def _child_of_run(
+        self, run_id: str, max_usd: Optional[Dollars], max_tokens: Optional[int], scopes: Optional[Sequence[Scope]]
+    ) -> BudgetTracker:
+        return RemoteBudgetTracker(max_usd, max_tokens, parent=self, scopes=scopes, session_id=run_id, service=self._service)
 
     @property
     def spent(self) -> float:

@@ -19,9 +19,10 @@ from .errors import BudgetExceededError, InvalidInputError, LoopDetectedError, T
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
-    from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, TypedDict, TypeVar, Union
+    from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence, TypedDict, TypeVar, Union
 
     from .alerts import Alerts, AlertsLike
+    from .detectors import Scope
     from .tool_rules import ToolRule
 
     Function = TypeVar("Function", bound=Callable[..., Any])
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         max_tokens: Optional[int]
         max_seconds: Optional[float]
         budget: Optional[BudgetTracker]
+        scopes: Optional[Sequence[Scope]]
         prices: Optional[Mapping[str, Any]]
         unknown_model: Optional[Union[str, Mapping[str, Any]]]
         warn_at: Optional[float]
@@ -77,6 +79,7 @@ class Run:
         max_tokens: Optional[int] = None,
         max_seconds: Optional[float] = None,
         budget: Optional[BudgetTracker] = None,
+        scopes: Optional[Sequence[Scope]] = None,
         prices: Optional[Mapping[str, Any]] = None,
         unknown_model: Optional[Union[str, Mapping[str, Any]]] = None,
         warn_at: Optional[float] = None,
@@ -100,7 +103,7 @@ class Run:
         if fail_open is not None:
             reached["fail_open"] = fail_open
         self.loop: LoopDetector = loop if loop is not None else LoopDetector(repeats, max_cycle_len, **reached)
-        self.budget: Optional[BudgetTracker] = _budget(self.run_id, budget, max_usd, max_tokens, prices, unknown_model, reached)
+        self.budget: Optional[BudgetTracker] = _budget(self.run_id, budget, max_usd, max_tokens, scopes, prices, unknown_model, reached)
         self.stall: Optional[StallDetector] = StallDetector(stall, **reached) if isinstance(stall, str) else stall
         self.alerts: Optional[Alerts] = alerts_of(alerts)
         # What decides. A part that a service keeps stands in it with its questions.
@@ -645,17 +648,18 @@ def _budget(
     budget: Optional[BudgetTracker],
     max_usd: Optional[float],
     max_tokens: Optional[int],
+    scopes: Optional[Sequence[Scope]],
     prices: Optional[Mapping[str, Any]],
     unknown_model: Optional[Union[str, Mapping[str, Any]]],
     reached: Mapping[str, Any],
 ) -> Optional[BudgetTracker]:
     if (prices is not None or unknown_model is not None) and (budget is not None or reached["url"] is not None):
         raise InvalidInputError("prices and unknown_model belong to the budget that is given, or to the service that keeps it. Set them there.")
-    if max_usd is None and max_tokens is None:
+    if max_usd is None and max_tokens is None and not scopes:
         return budget
     if budget is None:
-        return BudgetTracker(max_usd, max_tokens, session_id=run_id, prices=prices, unknown_model=unknown_model, **reached)
-    return budget._child_of_run(run_id, max_usd, max_tokens)
+        return BudgetTracker(max_usd, max_tokens, scopes=scopes, session_id=run_id, prices=prices, unknown_model=unknown_model, **reached)
+    return budget._child_of_run(run_id, max_usd, max_tokens, scopes)
 
 
 def _kept(part: Any) -> Any:

@@ -132,8 +132,8 @@ interface Exports {
   service_stall_observe(handle: number, session: number, tool: number, args: number, result: number, error: number, round: number, tokens: number): number
   service_stall_message(handle: number, session: number, text: number): number
   service_stall_user_message(handle: number, session: number): number
-  service_budget_new(session: number, maxUsd: number, maxTokens: number, cap: number, failOpen: number): number
-  service_budget_child(handle: number, session: number, maxUsd: number, maxTokens: number, cap: number): number
+  service_budget_new(session: number, scopes: number, maxUsd: number, maxTokens: number, cap: number, failOpen: number): number
+  service_budget_child(handle: number, session: number, scopes: number, maxUsd: number, maxTokens: number, cap: number): number
   service_budget_free(handle: number): void
   service_budget_session(handle: number): void
   service_budget_record(handle: number, usd: number, tokens: number): number

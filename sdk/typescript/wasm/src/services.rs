@@ -8,7 +8,7 @@ use crate::runs::ask_part;
 use crate::stall::gave;
 use runguard_core::detect::stall::CallEffect;
 use runguard_core::fingerprint::of_text;
-use runguard_core::ledger::Limits;
+use runguard_core::ledger::{Limits, Scope};
 use runguard_core::run::service::{Rest, ServicePermit, Spent};
 use runguard_core::run::{
     Gave, Loops, Money, Question, ServiceBudget, ServiceCircuit, ServiceLoops, ServiceStalls, ServiceTools, Stalls, Unanswered,
@@ -144,19 +144,25 @@ fn open(limits: Result<Limits, String>, make: impl FnOnce(Limits) -> Result<Arc<
 
 /// 0 and a reason in the output when a limit is refused. A number below 0 stands for a limit left out.
 #[unsafe(no_mangle)]
-pub extern "C" fn service_budget_new(session: usize, max_usd: f64, max_tokens: f64, cap: f64, fail_open: u32) -> u32 {
-    with_texts([session], |[session]| {
-        open(limits(max_usd, max_tokens, cap), |limits| Ok(ServiceBudget::new(session, limits, unanswered(fail_open))))
+pub extern "C" fn service_budget_new(session: usize, scopes: usize, max_usd: f64, max_tokens: f64, cap: f64, fail_open: u32) -> u32 {
+    with_texts([session, scopes], |[session, scopes]| {
+        open(limits(max_usd, max_tokens, cap), |limits| within(ServiceBudget::new(session, limits, unanswered(fail_open)), scopes))
     })
 }
 
+/// With its scopes, as JSON; nothing for none.
+fn within(budget: Arc<ServiceBudget>, scopes: &str) -> Result<Arc<ServiceBudget>, String> {
+    let scopes = if scopes.is_empty() { Ok(Vec::new()) } else { Scope::read_all(scopes) };
+    budget.within(scopes.map_err(|problem| format!("scopes: {problem}"))?).map_err(|problem| problem.to_string())
+}
+
 #[unsafe(no_mangle)]
-pub extern "C" fn service_budget_child(handle: u32, session: usize, max_usd: f64, max_tokens: f64, cap: f64) -> u32 {
+pub extern "C" fn service_budget_child(handle: u32, session: usize, scopes: usize, max_usd: f64, max_tokens: f64, cap: f64) -> u32 {
     let parent = BUDGETS.with_borrow_mut(|budgets| budgets.get(handle).cloned());
-    with_texts([session], |[session]| {
+    with_texts([session, scopes], |[session, scopes]| {
         open(limits(max_usd, max_tokens, cap), |limits| {
             let parent = parent.ok_or("the parent was freed")?;
-            parent.child(session, limits).map_err(|problem| problem.to_string())
+            within(parent.child(session, limits).map_err(|problem| problem.to_string())?, scopes)
         })
     })
 }
@@ -220,7 +226,7 @@ pub extern "C" fn service_budget_commit(handle: u32, reservation: i32, usd: f64,
 
 #[unsafe(no_mangle)]
 pub extern "C" fn service_budget_release(handle: u32, reservation: usize) -> i32 {
-    with_texts([reservation], |[id]| of_budget(handle, |budget| budget.release(id)))
+    with_texts([reservation], |[id]| of_budget(handle, |budget| budget.release(id, None)))
 }
 
 #[unsafe(no_mangle)]

@@ -113,7 +113,7 @@ pub(super) fn read_shown(shown: &str) -> Option<Scope> {
         Some(period) => Some(Period::named(period)?),
         None => None,
     };
-    Some(Scope { per: per.to_owned(), name: name.to_owned(), period, limits, max_credits, label: label.to_owned() })
+    Some(Scope::new(per, name, period, limits).ok()?.credits(max_credits))
 }
 
 /// What of an answer is read.

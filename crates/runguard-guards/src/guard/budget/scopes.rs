@@ -2,9 +2,8 @@
 
 use super::Request;
 use super::settings::{Settings, limits_of};
-use crate::input::is_per;
 use runguard_core::calendar::Period;
-use runguard_core::ledger::{Limits, MOST_SCOPES, Scope, scope_label};
+use runguard_core::ledger::{InvalidScope, Limits, MOST_SCOPES, Scope, is_per, scope_label};
 use runguard_core::money::NanoDollars;
 use runguard_core::nearest::closest;
 use serde::{Deserialize, Serialize};
@@ -79,7 +78,7 @@ impl TryFrom<ScopeTables> for Scopes {
         let mut rules = Vec::new();
         for (per, periods) in tables {
             if !is_per(&per) {
-                return Err(format!("`{per}` must be a word of at most 32 small letters, digits, _ and -, such as tenant or team"));
+                return Err(InvalidScope::per(&per).to_string());
             }
             for (period, table) in periods {
                 let known = Period::named(&period);
@@ -193,7 +192,7 @@ impl Request {
                 draw(Drawn { label: &rule.label, name, period: rule.period, limits: rule.limits_of(name, settings) });
             }
         }
-        for Scope { per, name, period, limits, max_credits, label } in &self.scopes {
+        for Scope { per, name, period, limits, max_credits, label, .. } in &self.scopes {
             if let Some(name) = self.name_of(per, Some(name)) {
                 let limits = settings.with_credits(*limits, max_credits.map(NanoDollars::as_dollars));
                 draw(Drawn { label, name, period: *period, limits });

@@ -11,7 +11,7 @@ use crate::guard::{Operation, ROUTES};
 use crate::input::{Input, PassedCall};
 use crate::policy::{GuardSettings, Policy};
 use runguard_core::calendar::Period;
-use runguard_core::ledger::{Cost, Limits, MAX_STORED_RESERVATIONS, Scope, scope_label};
+use runguard_core::ledger::{Cost, Limits, MAX_STORED_RESERVATIONS, Scope};
 use runguard_core::money::NanoDollars;
 use runguard_core::reason::Reason;
 use runguard_core::time::Timestamp;
@@ -574,7 +574,7 @@ fn a_limit_that_is_edited_finds_what_was_used() {
 fn a_scope_in_the_log_can_be_read_again() {
     let limits = Limits { usd: Some(NanoDollars::parse("0.1").unwrap()), tokens: Some(7), cap: Some(2) };
     for (period, limits, max_credits) in [(Some(Period::Week), limits, limits.usd), (None, Limits::default(), None)] {
-        let scope = Scope { per: "team".into(), name: "a: b=c".into(), period, limits, max_credits, label: scope_label("team", period) };
+        let scope = Scope::new("team", "a: b=c", period, limits).unwrap().credits(max_credits);
         assert_eq!(read_shown(&shown(&scope)), Some(scope));
     }
     assert_eq!(read_shown("team/hour:x"), None);
