@@ -10,7 +10,7 @@ use runguard_core::reason::{GuardName, Reason, RunReason};
 use runguard_engine::settings;
 use runguard_guards::guard::ROUTES;
 use runguard_guards::input::{Keeping, Kind};
-use runguard_guards::policy;
+use runguard_guards::policy::{self, Mode};
 use std::path::Path;
 
 fn check(name: &str, content: &str) {
@@ -78,12 +78,34 @@ fn reasons_are_listed() {
     check("reasons.md", &out);
 }
 
+/// The page of guards is written by hand, but for what the code knows of each: its name and its reasons. A guard without a row gets one.
 #[test]
-fn the_page_of_guards_calls_them_as_the_dashboard_does() {
+fn the_page_of_guards_has_all_of_them_under_the_dashboards_names() {
+    let row = |guard: GuardName, cells: [&str; 3]| {
+        let named = |mode: Mode| {
+            Reason::of(guard).filter(move |reason| policy::default_rule_mode(*reason) == mode).map(|reason| format!("`{reason}`"))
+        };
+        let [enforced, noted] = [Mode::Enforce, Mode::Observe].map(|mode| named(mode).collect::<Vec<_>>().join(", "));
+        let noted = if noted.is_empty() { noted } else { format!("; only noted until enforced: {noted}") };
+        let [asks, stops, default] = cells;
+        format!("| `{guard}` ({}) | {asks} | {stops} | {default} | {enforced}{noted} |", guard.label())
+    };
     let page = include_str!("../../../docs/guards.md");
+    let mut lines: Vec<String> = page.lines().map(str::to_owned).collect();
     for guard in GuardName::ALL {
-        assert!(page.contains(&format!("| `{guard}` ({}) |", guard.label())), "{guard}");
+        let begins = format!("| `{guard}` ");
+        if let Some(line) = lines.iter_mut().find(|line| line.starts_with(&begins)) {
+            let cells: Vec<&str> = line.trim_matches(['|', ' ']).split(" | ").collect();
+            let [_, asks, stops, default, _] = cells[..] else { panic!("five cells: {line}") };
+            *line = row(*guard, [asks, stops, default]);
+            continue;
+        }
+        let routes: Vec<String> =
+            ROUTES.iter().filter(|route| route.guard == *guard).map(|route| format!("`POST {}`", route.path)).collect();
+        let last = lines.iter().rposition(|line| line.starts_with("| `") && line.contains("`POST /guard/")).expect("a table of guards");
+        lines.insert(last + 1, row(*guard, [&routes.join(", "), guard.meaning(), "[settings.md](settings.md)"]));
     }
+    check("guards.md", &(lines.join("\n") + "\n"));
 }
 
 #[test]
