@@ -138,7 +138,7 @@ def test_an_answer_is_shortened_to_what_is_left(gateway: Any, provider: Any) -> 
     assert 256 <= provider.bodies[1]["max_tokens"] < 500, "a question without a bound gets one"
     again = raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": HELLO, "max_tokens": 16000})
     assert again.status_code == 402, "what is left pays for too little"
-    assert "the price is that of an answer of up to 16000 tokens. " in again.json()["error"]["message"]
+    assert " The price is that of an answer of up to 16000 tokens." in again.json()["error"]["message"]
     both = raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": HELLO, "max_tokens": 9000, "max_completion_tokens": 300}, **{"x-runguard-run": "both"})
     assert both.status_code == 200
     assert provider.bodies[-1]["max_tokens"] == provider.bodies[-1]["max_completion_tokens"] < 500, "nobody knows which one counts"

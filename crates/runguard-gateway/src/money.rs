@@ -362,26 +362,18 @@ fn priced_for(wanted: &Wanted<'_>, price: &dyn Fn(&str, &Usage) -> Result<NanoDo
     match (prompt, both) {
         (Ok(prompt), Ok(both)) if both.as_dollars() < 2.0 * prompt.as_dollars() => {
             format!(
-                "most of the price, {prompt} of {both}, is that of a prompt of up to {} tokens, the rest that of {answer}",
+                "Most of the price, {prompt} of {both}, is that of a prompt of up to {} tokens, the rest that of {answer}.",
                 wanted.longest_prompt
             )
         }
-        _ => format!("the price is that of {answer}"),
-    }
-}
-
-/// The sentence with what the price is for.
-fn with_price(message: &str, priced_for: &str) -> String {
-    match message.split_once(". ") {
-        Some((what, advice)) => format!("{what}; {priced_for}. {advice}"),
-        None => format!("{}; {priced_for}.", message.trim_end_matches('.')),
+        _ => format!("The price is that of {answer}."),
     }
 }
 
 fn not_set_aside(refusal: RunRefusal, is_set_aside: bool, priced_for: &str) -> NotSetAside {
     match refusal {
         RunRefusal::NotNow(trip) if trip.reason == Reason::BudgetExceeded.code() => {
-            let (code, message) = (trip.reason.into_owned(), with_price(&trip.message, priced_for));
+            let (code, message) = (trip.reason.into_owned(), format!("{} {priced_for}", trip.message));
             if is_set_aside { NotSetAside::Busy { code, message } } else { NotSetAside::Refused { code, message } }
         }
         RunRefusal::Trip(trip) | RunRefusal::NotNow(trip) if trip.reason == Reason::StateUnavailable.code() => NotSetAside::Unavailable,
@@ -411,10 +403,9 @@ mod tests {
                 Wanted { model, prompt, max_output, shortest: 1, longest: max_output, longest_prompt: tokens, choices: 1, patience };
             priced_for(&wanted, &price)
         };
-        assert_eq!(of(1_000, 16_384), "the price is that of an answer of up to 16384 tokens");
-        let dear = "most of the price, $0.32 of $0.33, is that of a prompt of up to 128000 tokens, the rest that of an answer of up to 1000 tokens";
+        assert_eq!(of(1_000, 16_384), "The price is that of an answer of up to 16384 tokens.");
+        let dear = "Most of the price, $0.32 of $0.33, is that of a prompt of up to 128000 tokens, the rest that of an answer of up to 1000 tokens.";
         assert_eq!(of(128_000, 1_000), dear);
-        assert_eq!(with_price("It has $1.00 left. Raise it.", dear), format!("It has $1.00 left; {dear}. Raise it."));
     }
 
     #[test]
