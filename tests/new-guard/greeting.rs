@@ -1,8 +1,8 @@
 //! Stops a bot that greets the user again and again: the guard of the guide, which is built by `./test new-guard`.
 
 use super::{
-    AnswerKind, Billed, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route, RouteKind, Ruling,
-    RulingOf, Slot, says, stored_in_one_part, times,
+    AnswerKind, Billed, Decide, Finding, Guard, GuardEntry, GuardRequest, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route,
+    RouteKind, Ruling, RulingOf, Slot, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
@@ -134,11 +134,7 @@ pub struct Block {
     greetings: u32,
 }
 
-impl Decide for Request {
-    type Guard = Greeting;
-    type Block = Block;
-    type Pass = u32;
-
+impl GuardRequest for Request {
     fn route(&self) -> &'static Route {
         &ROUTE
     }
@@ -158,6 +154,12 @@ impl Decide for Request {
     fn input(&self, _store_text: StoreText) -> String {
         "{}".to_owned()
     }
+}
+
+impl Decide for Request {
+    type Guard = Greeting;
+    type Block = Block;
+    type Pass = u32;
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
         let greetings = state.greetings.count(moment.now, settings.window);

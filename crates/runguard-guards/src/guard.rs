@@ -313,8 +313,8 @@ pub struct Moment<'a> {
     pub store_text: StoreText,
 }
 
-/// A request that has been read and can be run.
-pub trait Operation: Send + Sync + Debug {
+/// A request that has been read: what it is about, where its states are, and what of it is kept.
+pub trait GuardRequest: Send + Sync + Debug {
     fn route(&self) -> &'static Route;
     fn session_id(&self) -> &str;
     /// The task, bot, topic, action, step or endpoint it is about.
@@ -334,7 +334,11 @@ pub trait Operation: Send + Sync + Debug {
     fn once(&self) -> Option<String> {
         None
     }
-    /// `states` are those at [`Self::places_by`] the same policy, in that order.
+}
+
+/// A request that can be run.
+pub trait Operation: GuardRequest {
+    /// `states` are those at [`GuardRequest::places_by`] the same policy, in that order.
     fn run(&self, policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome;
 }
 
@@ -352,7 +356,7 @@ pub struct Outcome {
 /// One piece of state with what happened to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Index into [`Operation::places_by`].
+    /// Index into [`GuardRequest::places_by`].
     pub place: usize,
     pub events: Vec<u8>,
     pub state: Vec<u8>,
@@ -478,31 +482,15 @@ macro_rules! stored_in_one_part {
 }
 pub(crate) use stored_in_one_part;
 
-/// A request as its guard understands it. This is all a guard writes of a route: modes, retry times, answers, the log and replay
-/// follow from it.
-pub(crate) trait Decide: Send + Sync + Debug {
+/// A request as its guard understands it. With [`GuardRequest`] this is all a guard writes of a route: modes, retry times, answers, the log
+/// and replay follow from it.
+pub(crate) trait Decide: GuardRequest {
     type Guard: Guard;
     /// Why it refuses, with the numbers. What only tells is never refused: [`std::convert::Infallible`].
     type Block;
     /// What it says when it allows.
     type Pass;
 
-    fn route(&self) -> &'static Route;
-    fn session_id(&self) -> &str;
-    fn subject(&self) -> &str;
-    fn kept_subject(&self, _store_text: StoreText) -> Cow<'_, str> {
-        Cow::Borrowed(self.subject())
-    }
-    fn places(&self) -> Vec<Place<'_>>;
-    /// See [`Operation::places_by`].
-    fn places_by<'a>(&'a self, _policy: &'a Policy) -> Vec<Place<'a>> {
-        self.places()
-    }
-    fn input(&self, store_text: StoreText) -> String;
-    /// See [`Operation::once`].
-    fn once(&self) -> Option<String> {
-        None
-    }
     fn decide(&self, settings: &SettingsOf<Self>, state: &StateOf<Self>, moment: Moment<'_>) -> RulingOf<Self>;
     /// The facts and the sentence for the person who reads the log.
     fn explain(&self, settings: &SettingsOf<Self>, state: &StateOf<Self>, block: &Self::Block, moment: Moment<'_>) -> (Facts, String);
@@ -522,41 +510,9 @@ pub(crate) trait Decide: Send + Sync + Debug {
 }
 
 impl<D: Decide> Operation for D {
-    fn route(&self) -> &'static Route {
-        Decide::route(self)
-    }
-
-    fn session_id(&self) -> &str {
-        Decide::session_id(self)
-    }
-
-    fn subject(&self) -> &str {
-        Decide::subject(self)
-    }
-
-    fn kept_subject(&self, store_text: StoreText) -> Cow<'_, str> {
-        Decide::kept_subject(self, store_text)
-    }
-
-    fn places(&self) -> Vec<Place<'_>> {
-        Decide::places(self)
-    }
-
-    fn places_by<'a>(&'a self, policy: &'a Policy) -> Vec<Place<'a>> {
-        Decide::places_by(self, policy)
-    }
-
-    fn once(&self) -> Option<String> {
-        Decide::once(self)
-    }
-
-    fn input(&self, store_text: StoreText) -> String {
-        Decide::input(self, store_text)
-    }
-
     fn run(&self, policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
         let section = D::Guard::section(policy);
-        match Decide::route(self).kind {
+        match self.route().kind {
             RouteKind::Check => run_check(self, section, states, moment),
             RouteKind::Record | RouteKind::RecordSilently => run_record(self, section, states, moment),
         }
@@ -601,7 +557,7 @@ impl<B, E> Finding<B, E> {
 
 /// What is told has happened, whatever the mode: it is counted, and nothing is refused.
 fn run_record<D: Decide>(told: &D, section: &Section<SettingsOf<D>>, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
-    let settings = &section.for_subject(Decide::subject(told)).settings;
+    let settings = &section.for_subject(told.subject()).settings;
     let state = StateOf::<D>::load(states);
     let ruling = told.decide(settings, &state, moment);
     let notice = told.notice(&ruling.pass);
@@ -615,7 +571,7 @@ fn run_record<D: Decide>(told: &D, section: &Section<SettingsOf<D>>, states: &[O
 
 /// Runs a check with the one section of a policy that it needs: decides, applies the modes, finds the true retry time, applies the events.
 pub(crate) fn run_check<C: Decide>(check: &C, section: &Section<SettingsOf<C>>, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
-    let rulebook = section.for_subject(Decide::subject(check));
+    let rulebook = section.for_subject(check.subject());
     if rulebook.mode == Mode::Off {
         return Outcome {
             answer: answer(check, Some(true), check.always(true).with("mode", "off"), Vec::new()),
@@ -666,7 +622,7 @@ pub(crate) fn run_check<C: Decide>(check: &C, section: &Section<SettingsOf<C>>, 
 }
 
 fn answer<D: Decide>(request: &D, allow: Option<bool>, facts: Facts, signals: Vec<Signal>) -> Answer {
-    Answer { guard: Decide::route(request).guard, allow, reason: None, message: None, retry_at: None, facts, signals }
+    Answer { guard: request.route().guard, allow, reason: None, message: None, retry_at: None, facts, signals }
 }
 
 /// Retry times must be true for the whole decision, not for one rule: when the first rule clears, another may

@@ -4,8 +4,8 @@
 //! not calls: asking a healthy action for news is fine.
 
 use super::{
-    AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind, Ruling,
-    RulingOf, Slot, Stored, decode, encode, says,
+    AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardRequest, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind,
+    Ruling, RulingOf, Slot, Stored, decode, encode, says,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
@@ -262,11 +262,7 @@ pub struct Block {
     failures: u32,
 }
 
-impl Decide for Request {
-    type Guard = ActionGroup;
-    type Block = Block;
-    type Pass = u32;
-
+impl GuardRequest for Request {
     fn route(&self) -> &'static Route {
         &ROUTE
     }
@@ -290,6 +286,12 @@ impl Decide for Request {
     fn input(&self, _store_text: StoreText) -> String {
         logged::write(&Kept { call: fingerprint::hex16(&self.0.identity.to_be_bytes()).into(), failed: None })
     }
+}
+
+impl Decide for Request {
+    type Guard = ActionGroup;
+    type Block = Block;
+    type Pass = u32;
 
     fn decide(&self, settings: &Settings, state: &Calls, _moment: Moment<'_>) -> RulingOf<Self> {
         let failures = state.failures_of(self.0.identity);
@@ -322,11 +324,7 @@ pub struct ResultRequest {
     failed: bool,
 }
 
-impl Decide for ResultRequest {
-    type Guard = ActionGroup;
-    type Block = Infallible;
-    type Pass = u32;
-
+impl GuardRequest for ResultRequest {
     fn route(&self) -> &'static Route {
         &RESULT_ROUTE
     }
@@ -350,6 +348,12 @@ impl Decide for ResultRequest {
     fn input(&self, _store_text: StoreText) -> String {
         logged::write(&Kept { call: Cow::Borrowed(""), failed: Some(self.failed) })
     }
+}
+
+impl Decide for ResultRequest {
+    type Guard = ActionGroup;
+    type Block = Infallible;
+    type Pass = u32;
 
     fn decide(&self, _settings: &Settings, state: &Calls, _moment: Moment<'_>) -> RulingOf<Self> {
         let mut after = state.clone();

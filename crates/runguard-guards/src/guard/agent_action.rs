@@ -6,8 +6,8 @@
 //! What the agent is to reach and what it may call decides nothing here. It is kept, so that a spiral can be told from its goal.
 
 use super::{
-    AnswerKind, Billed, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Notice, Place, Probe, Route, RouteKind,
-    Ruling, RulingOf, Slot, falls_below, forget_earliest, says, stored_in_one_part, times,
+    AnswerKind, Billed, Decide, Finding, Guard, GuardEntry, GuardRequest, GuardedStep, Holds, Lasts, Moment, Notice, Place, Probe, Route,
+    RouteKind, Ruling, RulingOf, Slot, falls_below, forget_earliest, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
@@ -456,11 +456,7 @@ fn distribution(state: &State, calls: &[&SeenCall]) -> Vec<(String, u64)> {
     counts
 }
 
-impl Decide for Request {
-    type Guard = AgentAction;
-    type Block = Block;
-    type Pass = Pass;
-
+impl GuardRequest for Request {
     fn route(&self) -> &'static Route {
         &ROUTE
     }
@@ -486,6 +482,12 @@ impl Decide for Request {
             ..Kept::default()
         })
     }
+}
+
+impl Decide for Request {
+    type Guard = AgentAction;
+    type Block = Block;
+    type Pass = Pass;
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
         let calls = state.in_window(moment.now, settings.window);
@@ -590,11 +592,7 @@ pub enum Matched {
     None,
 }
 
-impl Decide for ResultRequest {
-    type Guard = AgentAction;
-    type Block = Infallible;
-    type Pass = Matched;
-
+impl GuardRequest for ResultRequest {
     fn route(&self) -> &'static Route {
         &RESULT_ROUTE
     }
@@ -619,6 +617,12 @@ impl Decide for ResultRequest {
             ..Kept::default()
         })
     }
+}
+
+impl Decide for ResultRequest {
+    type Guard = AgentAction;
+    type Block = Infallible;
+    type Pass = Matched;
 
     fn decide(&self, _settings: &Settings, state: &State, _moment: Moment<'_>) -> RulingOf<Self> {
         if state.names.index(&self.action_name).is_none() {

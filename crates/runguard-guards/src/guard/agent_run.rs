@@ -13,8 +13,8 @@
 use super::judging::{Thresholds, Unenforced, Verdicts};
 use super::stall::Event as Happened;
 use super::{
-    AnswerKind, Change, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind, Ruling, RulingOf,
-    Slot, Stored, changes, encode, says,
+    AnswerKind, Change, Decide, Finding, Guard, GuardEntry, GuardRequest, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind,
+    Ruling, RulingOf, Slot, Stored, changes, encode, says,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind, PassedCall, SentStep};
@@ -581,11 +581,7 @@ pub struct Found {
     held: Option<String>,
 }
 
-impl Decide for Request {
-    type Guard = AgentRun;
-    type Block = Found;
-    type Pass = Found;
-
+impl GuardRequest for Request {
     fn route(&self) -> &'static Route {
         &ROUTE
     }
@@ -609,6 +605,16 @@ impl Decide for Request {
             note: Cow::Borrowed(""),
         })
     }
+
+    fn kept_subject(&self, _store_text: StoreText) -> Cow<'_, str> {
+        Cow::Borrowed(&self.model)
+    }
+}
+
+impl Decide for Request {
+    type Guard = AgentRun;
+    type Block = Found;
+    type Pass = Found;
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
         let news = self.news(state);
@@ -698,10 +704,6 @@ impl Decide for Request {
 
     fn pass(&self, found: Found, _moment: Moment<'_>) -> Facts {
         Self::facts(&found)
-    }
-
-    fn kept_subject(&self, _store_text: StoreText) -> Cow<'_, str> {
-        Cow::Borrowed(&self.model)
     }
 }
 

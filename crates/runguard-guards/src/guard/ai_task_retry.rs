@@ -5,8 +5,8 @@
 
 use super::asking_again::{Block, DATE, Event, ORDER_NUMBER, Pass, Patterns, Rule, State};
 use super::{
-    AnswerKind, Billed, Decide, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route, RouteKind, RulingOf, Slot,
-    asking_again, says, times,
+    AnswerKind, Billed, Decide, Guard, GuardEntry, GuardRequest, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route, RouteKind,
+    RulingOf, Slot, asking_again, says, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
@@ -182,11 +182,7 @@ pub(crate) fn again(logged: &Logged<'_>, terms: &Terms<'_>, doubts: &mut Doubts)
     Retold::by(reading, Request { session_id, task_name, user_message: Some(user_message), validation_error: String::new() })
 }
 
-impl Decide for Request {
-    type Guard = AiTaskRetry;
-    type Block = Block;
-    type Pass = Pass;
-
+impl GuardRequest for Request {
     fn route(&self) -> &'static Route {
         &ROUTE
     }
@@ -209,6 +205,12 @@ impl Decide for Request {
             validation_error: store_text.keep(&self.validation_error, MOST_KEPT_CHARS).into(),
         })
     }
+}
+
+impl Decide for Request {
+    type Guard = AiTaskRetry;
+    type Block = Block;
+    type Pass = Pass;
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
         settings.rule().decide(&self.task_name, self.user_message.as_deref(), state, moment.now)

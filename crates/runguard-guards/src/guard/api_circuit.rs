@@ -1,8 +1,8 @@
 //! A breaker for an upstream API, shared by all sessions of a tenant: the circuit of [`runguard_core::breaker`], behind a door.
 
 use super::{
-    AnswerKind, Billed, Change, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, LivesWith, Moment, Notice, Outcome, Place,
-    Probe, Route, RouteKind, Ruling, RulingOf, Scope, Slot, Stored, changes, decode, encode, says,
+    AnswerKind, Billed, Change, Decide, Finding, Guard, GuardEntry, GuardRequest, GuardedStep, Holds, Lasts, LivesWith, Moment, Notice,
+    Outcome, Place, Probe, Route, RouteKind, Ruling, RulingOf, Scope, Slot, Stored, changes, decode, encode, says,
 };
 use crate::answer::Facts;
 use crate::answer::{Answer, Value};
@@ -262,11 +262,7 @@ pub struct Pass {
     probe: bool,
 }
 
-impl Decide for CheckRequest {
-    type Guard = ApiCircuit;
-    type Block = Refusal;
-    type Pass = Pass;
-
+impl GuardRequest for CheckRequest {
     fn route(&self) -> &'static Route {
         &CHECK_ROUTE
     }
@@ -286,6 +282,12 @@ impl Decide for CheckRequest {
     fn input(&self, _store_text: StoreText) -> String {
         logged::write(&KeptCheck { call: told(self.call.as_ref()) })
     }
+}
+
+impl Decide for CheckRequest {
+    type Guard = ApiCircuit;
+    type Block = Refusal;
+    type Pass = Pass;
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
         let caller = caller_of(state, self.call.as_ref());
@@ -383,11 +385,7 @@ pub struct Recorded {
     change: Option<PhaseChange>,
 }
 
-impl Decide for RecordRequest {
-    type Guard = ApiCircuit;
-    type Block = Infallible;
-    type Pass = Recorded;
-
+impl GuardRequest for RecordRequest {
     fn route(&self) -> &'static Route {
         &RECORD_ROUTE
     }
@@ -419,6 +417,12 @@ impl Decide for RecordRequest {
             call: told(self.call.as_ref()),
         })
     }
+}
+
+impl Decide for RecordRequest {
+    type Guard = ApiCircuit;
+    type Block = Infallible;
+    type Pass = Recorded;
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
         let result = CallReport {

@@ -37,8 +37,8 @@ pub use self::scopes::Scopes;
 use self::settings::ceiling;
 pub use self::settings::{Settings, UnknownModels};
 use super::{
-    Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, LivesWith, Moment, Place, Route, Ruling, RulingOf, Scope as PlaceScope,
-    Slot, Stored, encode,
+    Decide, Finding, Guard, GuardEntry, GuardRequest, GuardedStep, Holds, Lasts, LivesWith, Moment, Place, Route, Ruling, RulingOf,
+    Scope as PlaceScope, Slot, Stored, encode,
 };
 use crate::answer::Facts;
 use crate::logged;
@@ -144,11 +144,7 @@ impl Guard for Budget {
     }
 }
 
-impl Decide for Request {
-    type Guard = Budget;
-    type Block = Block;
-    type Pass = Pass;
-
+impl GuardRequest for Request {
     fn route(&self) -> &'static Route {
         self.act.route()
     }
@@ -191,6 +187,12 @@ impl Decide for Request {
         let who = if self.call.is_some() { "passed" } else { "commit" };
         Some([who, &self.session_id, &self.budget, reservation].join("\0"))
     }
+}
+
+impl Decide for Request {
+    type Guard = Budget;
+    type Block = Block;
+    type Pass = Pass;
 
     fn warnings(&self, settings: &Settings) -> Vec<String> {
         fn over<T: PartialOrd + fmt::Display>(name: &str, own: Option<T>, ceiling: Option<T>) -> Option<String> {

@@ -6,8 +6,8 @@
 
 use super::asking_again::{DATE, SPOKEN_AT};
 use super::{
-    AnswerKind, Billed, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route, RouteKind, Ruling,
-    RulingOf, Slot, says, stored_in_one_part, times,
+    AnswerKind, Billed, Decide, Finding, Guard, GuardEntry, GuardRequest, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route,
+    RouteKind, Ruling, RulingOf, Slot, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
@@ -330,11 +330,7 @@ impl Request {
     }
 }
 
-impl Decide for Request {
-    type Guard = CaptureSlotFill;
-    type Block = Block;
-    type Pass = Pass;
-
+impl GuardRequest for Request {
     fn route(&self) -> &'static Route {
         &ROUTE
     }
@@ -357,6 +353,12 @@ impl Decide for Request {
             user_utterance: store_text.keep(&self.user_utterance, MOST_KEPT_CHARS).into(),
         })
     }
+}
+
+impl Decide for Request {
+    type Guard = CaptureSlotFill;
+    type Block = Block;
+    type Pass = Pass;
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
         let classification = self.classify(settings);

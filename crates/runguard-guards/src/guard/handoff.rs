@@ -4,8 +4,8 @@
 //! that the target has failed before. A ceiling over all transfers catches the long way round.
 
 use super::{
-    AnswerKind, Billed, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route, RouteKind, Ruling,
-    RulingOf, Slot, falls_below, forget_earliest, says, stored_in_one_part, times,
+    AnswerKind, Billed, Decide, Finding, Guard, GuardEntry, GuardRequest, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route,
+    RouteKind, Ruling, RulingOf, Slot, falls_below, forget_earliest, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
@@ -263,11 +263,7 @@ impl Request {
     }
 }
 
-impl Decide for Request {
-    type Guard = Handoff;
-    type Block = Block;
-    type Pass = Pass;
-
+impl GuardRequest for Request {
     fn route(&self) -> &'static Route {
         &ROUTE
     }
@@ -287,6 +283,12 @@ impl Decide for Request {
     fn input(&self, _store_text: StoreText) -> String {
         logged::write(&Kept { source_bot: Cow::Borrowed(&self.source_bot), target_bot: Cow::Borrowed(&self.target_bot) })
     }
+}
+
+impl Decide for Request {
+    type Guard = Handoff;
+    type Block = Block;
+    type Pass = Pass;
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
         let used = state.in_window(moment.now, settings.window).count() as u32 + 1;

@@ -5,8 +5,8 @@
 
 use super::asking_again::{Block, DATE, Event, ORDER_NUMBER, Pass, Patterns, Rule, SPOKEN_AT, State};
 use super::{
-    AnswerKind, Billed, Decide, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route, RouteKind, RulingOf, Slot,
-    asking_again, says, times,
+    AnswerKind, Billed, Decide, Guard, GuardEntry, GuardRequest, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route, RouteKind,
+    RulingOf, Slot, asking_again, says, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
@@ -183,11 +183,7 @@ impl Request {
     }
 }
 
-impl Decide for Request {
-    type Guard = NoMatchReprompt;
-    type Block = Block;
-    type Pass = Pass;
-
+impl GuardRequest for Request {
     fn route(&self) -> &'static Route {
         &ROUTE
     }
@@ -207,6 +203,12 @@ impl Decide for Request {
     fn input(&self, store_text: StoreText) -> String {
         logged::write(&Kept { user_utterance: self.kept_utterance(store_text).into() })
     }
+}
+
+impl Decide for Request {
+    type Guard = NoMatchReprompt;
+    type Block = Block;
+    type Pass = Pass;
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
         settings.rule().decide(&self.step_id, self.user_utterance.as_deref(), state, moment.now)

@@ -97,7 +97,7 @@ impl Story {
     /// What the rules would find, with nothing done.
     pub(crate) fn ruling<C: Decide>(&self, check: &C) -> RulingOf<C> {
         let states: Vec<Option<&[u8]>> = self.addresses(check).iter().map(|address| self.states.get(address).map(Vec::as_slice)).collect();
-        let settings = &C::Guard::section(&self.policy).for_subject(Decide::subject(check)).settings;
+        let settings = &C::Guard::section(&self.policy).for_subject(check.subject()).settings;
         ask(check, settings, &StateOf::<C>::load(&states), self.now)
     }
 

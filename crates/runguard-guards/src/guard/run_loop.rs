@@ -5,8 +5,8 @@
 //! the detector object that it stands for has them.
 
 use super::{
-    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind, Ruling, RulingOf, Slot,
-    falls_below, forget_earliest, says, stored_in_one_part,
+    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardRequest, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind, Ruling,
+    RulingOf, Slot, falls_below, forget_earliest, says, stored_in_one_part,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
@@ -367,11 +367,7 @@ impl Request {
     }
 }
 
-impl Decide for Request {
-    type Guard = RunLoop;
-    type Block = Block;
-    type Pass = ();
-
+impl GuardRequest for Request {
     fn route(&self) -> &'static Route {
         if self.counts { &ROUTE } else { &CHECK_ROUTE }
     }
@@ -391,6 +387,12 @@ impl Decide for Request {
     fn input(&self, _store_text: StoreText) -> String {
         logged::write(&Kept { call: runguard_core::text::cut(&self.signature, 300).into() })
     }
+}
+
+impl Decide for Request {
+    type Guard = RunLoop;
+    type Block = Block;
+    type Pass = ();
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
         let settings = self.settings(settings);

@@ -6,8 +6,8 @@
 
 use super::judging::{Thresholds, Unenforced, Verdicts};
 use super::{
-    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind, Ruling, RulingOf, Slot,
-    says, stored_in_one_part,
+    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardRequest, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind, Ruling,
+    RulingOf, Slot, says, stored_in_one_part,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
@@ -394,11 +394,7 @@ pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, doubts: &mut Doubts
     Some(Retold::of(Request { session_id: row.session.clone(), tool: row.subject.clone(), what, error: String::new(), tokens }))
 }
 
-impl Decide for Request {
-    type Guard = Stall;
-    type Block = Verdict;
-    type Pass = Verdict;
-
+impl GuardRequest for Request {
     fn route(&self) -> &'static Route {
         &ROUTE
     }
@@ -418,6 +414,12 @@ impl Decide for Request {
     fn input(&self, store_text: StoreText) -> String {
         logged::write(&Kept { error: store_text.keep(&self.error, 300).into() })
     }
+}
+
+impl Decide for Request {
+    type Guard = Stall;
+    type Block = Verdict;
+    type Pass = Verdict;
 
     fn decide(&self, Settings(thresholds): &Settings, state: &State, _moment: Moment<'_>) -> RulingOf<Self> {
         let spent = (self.tokens > 0).then_some(Event::Spent(self.tokens));

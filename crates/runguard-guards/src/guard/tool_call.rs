@@ -4,8 +4,8 @@
 //! never both take the last one; telling its result matters only when it failed, for then the same call may be made again.
 
 use super::{
-    AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind, Ruling,
-    RulingOf, Slot, says, stored_in_one_part,
+    AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardRequest, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind,
+    Ruling, RulingOf, Slot, says, stored_in_one_part,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
@@ -246,11 +246,7 @@ pub struct Pass {
     limit: u32,
 }
 
-impl Decide for Request {
-    type Guard = ToolCallGuard;
-    type Block = Skip;
-    type Pass = Pass;
-
+impl GuardRequest for Request {
     fn route(&self) -> &'static Route {
         &ROUTE
     }
@@ -270,6 +266,12 @@ impl Decide for Request {
     fn input(&self, _store_text: StoreText) -> String {
         logged::write(&Kept { turn_id: Cow::Borrowed(&self.0.turn_id), error: None })
     }
+}
+
+impl Decide for Request {
+    type Guard = ToolCallGuard;
+    type Block = Skip;
+    type Pass = Pass;
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
         let limit = settings.0.limit_of(&self.0.tool);
@@ -297,11 +299,7 @@ pub struct RecordRequest {
     failed: bool,
 }
 
-impl Decide for RecordRequest {
-    type Guard = ToolCallGuard;
-    type Block = Infallible;
-    type Pass = u32;
-
+impl GuardRequest for RecordRequest {
     fn route(&self) -> &'static Route {
         &RECORD_ROUTE
     }
@@ -321,6 +319,12 @@ impl Decide for RecordRequest {
     fn input(&self, _store_text: StoreText) -> String {
         logged::write(&Kept { turn_id: Cow::Borrowed(""), error: Some(self.failed) })
     }
+}
+
+impl Decide for RecordRequest {
+    type Guard = ToolCallGuard;
+    type Block = Infallible;
+    type Pass = u32;
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
         let failed = if self.failed { self.call.call(settings) } else { None };

@@ -4,8 +4,8 @@ use super::row::BotpressKept;
 use super::{BOTPRESS_SLOT, DOORS};
 use crate::answer::Facts;
 use crate::guard::{
-    AnswerKind, Decide, Finding, Guard, Moment, Place, Probe, Route, RouteKind, Ruling, RulingOf, falls_below, forget_earliest, says,
-    stored_in_one_part, times,
+    AnswerKind, Decide, Finding, Guard, GuardRequest, Moment, Place, Probe, Route, RouteKind, Ruling, RulingOf, falls_below,
+    forget_earliest, says, stored_in_one_part, times,
 };
 use crate::input::{Field, Kind};
 use crate::logged;
@@ -171,11 +171,7 @@ pub struct Pass {
     remaining: u32,
 }
 
-impl Decide for BotpressRequest {
-    type Guard = Botpress;
-    type Block = BotpressBlock;
-    type Pass = Pass;
-
+impl GuardRequest for BotpressRequest {
     fn route(&self) -> &'static Route {
         &BOTPRESS_ROUTE
     }
@@ -202,6 +198,12 @@ impl Decide for BotpressRequest {
             last_confidence: Some(self.last_confidence),
         })
     }
+}
+
+impl Decide for BotpressRequest {
+    type Guard = Botpress;
+    type Block = BotpressBlock;
+    type Pass = Pass;
 
     fn decide(&self, settings: &BotpressSettings, state: &BotpressState, moment: Moment<'_>) -> RulingOf<Self> {
         let best_before = state.best(moment.now, settings.window);

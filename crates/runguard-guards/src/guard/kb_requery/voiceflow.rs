@@ -9,8 +9,8 @@ use super::row::{CheckKept, MOST_KEPT_CHARS, RecordKept};
 use super::{DOORS, VOICEFLOW_SLOT};
 use crate::answer::Facts;
 use crate::guard::{
-    AnswerKind, Decide, Finding, Guard, Moment, Place, Probe, Route, RouteKind, Ruling, RulingOf, Stored, decode, encode, falls_below,
-    forget_earliest, says, times,
+    AnswerKind, Decide, Finding, Guard, GuardRequest, Moment, Place, Probe, Route, RouteKind, Ruling, RulingOf, Stored, decode, encode,
+    falls_below, forget_earliest, says, times,
 };
 use crate::input::{Field, Kind};
 use crate::logged;
@@ -370,11 +370,7 @@ impl CheckRequest {
     }
 }
 
-impl Decide for CheckRequest {
-    type Guard = Voiceflow;
-    type Block = CheckBlock;
-    type Pass = Pass;
-
+impl GuardRequest for CheckRequest {
     fn route(&self) -> &'static Route {
         &CHECK_ROUTE
     }
@@ -394,6 +390,12 @@ impl Decide for CheckRequest {
     fn input(&self, store_text: StoreText) -> String {
         logged::write(&CheckKept { query: store_text.keep(&self.query, MOST_KEPT_CHARS).into(), prior_confidence: self.prior_confidence })
     }
+}
+
+impl Decide for CheckRequest {
+    type Guard = Voiceflow;
+    type Block = CheckBlock;
+    type Pass = Pass;
 
     fn decide(&self, settings: &VoiceflowSettings, state: &VoiceflowState, moment: Moment<'_>) -> RulingOf<Self> {
         let found = state.topic_of(&self.topic_hash, &self.query, settings, moment.now);
@@ -498,11 +500,7 @@ pub struct RecordRequest {
     pub chunks: Option<u64>,
 }
 
-impl Decide for RecordRequest {
-    type Guard = Voiceflow;
-    type Block = Infallible;
-    type Pass = String;
-
+impl GuardRequest for RecordRequest {
     fn route(&self) -> &'static Route {
         &RECORD_ROUTE
     }
@@ -526,6 +524,12 @@ impl Decide for RecordRequest {
             retrieved_chunks: self.chunks,
         })
     }
+}
+
+impl Decide for RecordRequest {
+    type Guard = Voiceflow;
+    type Block = Infallible;
+    type Pass = String;
 
     fn decide(&self, settings: &VoiceflowSettings, state: &VoiceflowState, moment: Moment<'_>) -> RulingOf<Self> {
         let mut events = Vec::with_capacity(2);
