@@ -37,7 +37,6 @@ use crate::reason::Reason;
 use crate::time::{Span, Timestamp};
 use circuit::{CallReport, Caller, Circuit, Control, Event, Refusal};
 use std::borrow::Cow;
-use std::fmt;
 
 /// Longest name of a breaker, in characters.
 const LONGEST_NAME: usize = 256;
@@ -57,7 +56,8 @@ impl Permit {
 }
 
 /// A call must not run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
 pub struct CircuitOpen {
     /// Open, or half open without a free test.
     pub phase: Phase,
@@ -99,14 +99,6 @@ impl CircuitOpen {
         if self.just_tripped { Reason::CircuitJustTripped } else { Reason::CircuitOpen }
     }
 }
-
-impl fmt::Display for CircuitOpen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for CircuitOpen {}
 
 /// See the [module](self). It does not lock: whoever shares it between threads puts it behind a mutex.
 #[derive(Debug, Clone)]

@@ -40,36 +40,21 @@ const NOW: Timestamp = Timestamp::ZERO;
 /// assert_eq!(budget.commit_by_id(id, Cost::tokens(10)), Err(BudgetError::UnknownReservation(id)));
 /// # Ok::<(), BudgetError>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BudgetError {
     /// A limit is used up.
+    #[error(transparent)]
     Exceeded(BudgetExceeded),
     /// [`MAX_OPEN_RESERVATIONS`] of this budget are open.
+    #[error("{MAX_OPEN_RESERVATIONS} reservations of this budget are open; commit or release some of them first")]
     TooManyOpen,
     /// Never made by this budget, or already committed or released.
+    #[error("reservation {0} is not open in this budget; it was committed or released before, or belongs to another budget")]
     UnknownReservation(ReservationId),
     /// The scope with this place in the list was made by another budget's [`Budget::scope`]: it has another lock.
+    #[error("scope {0} belongs to other budgets; make it with `scope` of this budget, of its parent or of its child")]
     ForeignScope(usize),
 }
-
-impl fmt::Display for BudgetError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exceeded(exceeded) => exceeded.fmt(f),
-            Self::TooManyOpen => {
-                write!(f, "{MAX_OPEN_RESERVATIONS} reservations of this budget are open; commit or release some of them first")
-            }
-            Self::UnknownReservation(id) => {
-                write!(f, "reservation {id} is not open in this budget; it was committed or released before, or belongs to another budget")
-            }
-            Self::ForeignScope(place) => {
-                write!(f, "scope {place} belongs to other budgets; make it with `scope` of this budget, of its parent or of its child")
-            }
-        }
-    }
-}
-
-impl std::error::Error for BudgetError {}
 
 /// Why what a model call used does not pass. Its tokens are counted.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -65,7 +65,6 @@ mod zone {
     use jiff::tz::{TimeZone, TimeZoneDatabase};
     use jiff::{Timestamp as Instant, ToSpan};
     use serde::{Deserialize, Serialize};
-    use std::fmt;
 
     /// A time zone by its name, such as `Europe/Berlin`.
     ///
@@ -86,16 +85,9 @@ mod zone {
     }
 
     /// A name that no time zone has.
-    #[derive(Debug, Clone, PartialEq, Eq)]
+    #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+    #[error("`{0}` is no time zone that is known here; write a name such as \"UTC\" or \"Europe/Berlin\"")]
     pub struct UnknownZone(String);
-
-    impl fmt::Display for UnknownZone {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "`{}` is no time zone that is known here; write a name such as \"UTC\" or \"Europe/Berlin\"", self.0)
-        }
-    }
-
-    impl std::error::Error for UnknownZone {}
 
     impl Zone {
         /// Coordinated universal time.

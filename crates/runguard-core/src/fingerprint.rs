@@ -29,7 +29,6 @@ pub use volatile::Volatile;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
-use std::fmt;
 use writer::Writer;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -37,29 +36,18 @@ use xxhash_rust::xxh3::xxh3_64;
 pub const DEEPEST: usize = 128;
 
 /// Why there is no fingerprint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FingerprintError {
     /// More than [`DEEPEST`] arrays and objects inside each other.
+    #[error("the arguments are nested more than {DEEPEST} deep; pass a flatter value")]
     TooDeep,
     /// The text is not JSON; `at` is the byte where that shows.
+    #[error("the arguments are not JSON (at byte {at}); pass a JSON value, in which NaN and Infinity do not exist")]
     NotJson {
         /// Byte at which it stops being JSON.
         at: usize,
     },
 }
-
-impl fmt::Display for FingerprintError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooDeep => write!(f, "the arguments are nested more than {DEEPEST} deep; pass a flatter value"),
-            Self::NotJson { at } => {
-                write!(f, "the arguments are not JSON (at byte {at}); pass a JSON value, in which NaN and Infinity do not exist")
-            }
-        }
-    }
-}
-
-impl std::error::Error for FingerprintError {}
 
 /// Of arguments as JSON text. No arguments at all (`null`, `""`, `[]`) are the same as `{}`.
 pub fn of_text(json: &str) -> Result<u64, FingerprintError> {

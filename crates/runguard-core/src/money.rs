@@ -41,33 +41,24 @@ pub struct NanoDollars(i64);
 /// assert_eq!(NanoDollars::parse("five"), Err(MoneyError::NotANumber));
 /// assert_eq!(NanoDollars::parse("0.0000000001"), Err(MoneyError::TooPrecise));
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MoneyError {
     /// NaN, or a text that is no decimal number.
+    #[error("this is not an amount of money; give dollars as a decimal number, such as 0.25")]
     NotANumber,
     /// It is no finite number.
+    #[error("an amount of money cannot be infinite; leave the limit out to have none")]
     Infinite,
     /// It is below nothing.
+    #[error("an amount of money cannot be negative; costs are recorded as positive dollars")]
     Negative,
     /// More than [`NanoDollars::MAX`].
+    #[error("this is more than nine billion dollars, the most that can be counted; is it in the right unit?")]
     TooLarge,
     /// A text with a digit below the nano-dollar, which could not be kept exactly.
+    #[error("this amount has digits below a billionth of a dollar; round it to nine decimals")]
     TooPrecise,
 }
-
-impl fmt::Display for MoneyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NotANumber => "this is not an amount of money; give dollars as a decimal number, such as 0.25",
-            Self::Infinite => "an amount of money cannot be infinite; leave the limit out to have none",
-            Self::Negative => "an amount of money cannot be negative; costs are recorded as positive dollars",
-            Self::TooLarge => "this is more than nine billion dollars, the most that can be counted; is it in the right unit?",
-            Self::TooPrecise => "this amount has digits below a billionth of a dollar; round it to nine decimals",
-        })
-    }
-}
-
-impl std::error::Error for MoneyError {}
 
 impl NanoDollars {
     /// Nothing.

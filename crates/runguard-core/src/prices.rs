@@ -325,7 +325,7 @@ impl fmt::Display for PriceSource {
 /// let error = Prices::bundled().cost("gpt-4o-mni", &Usage::new(1, 1), &UnknownModel::Error).unwrap_err();
 /// assert_eq!(error.suggestions[0], "gpt-4o-mini");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct UnknownModelError {
     /// As it was asked for.
     pub model: String,
@@ -346,8 +346,6 @@ impl fmt::Display for UnknownModelError {
         f.write_str("; tell its cost in dollars, set a price for it, or choose \"free\" for unknown models")
     }
 }
-
-impl std::error::Error for UnknownModelError {}
 
 /// In the table a longer answer is the whole context of the model, which it would refuse to be asked for.
 const LONGEST_KNOWN: u64 = 200_000;

@@ -76,7 +76,7 @@ impl LoopSettings {
 }
 
 /// Why the next step must not be taken.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct LoopDetected {
     /// One round, oldest first.
     pub pattern: Vec<String>,
@@ -148,8 +148,6 @@ impl fmt::Display for LoopDetected {
         }
     }
 }
-
-impl std::error::Error for LoopDetected {}
 
 /// A call as a detector takes it: what it is compared by, and what is shown of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -35,7 +35,6 @@ use crate::similarity::Gist;
 use crate::text::StoreText;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::fmt;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -101,33 +100,17 @@ pub struct Skip {
 }
 
 /// A call that cannot be looked at. Nothing was counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidCall {
     /// The tool has no name.
+    #[error("the tool has no name; pass the name the model called it by")]
     NoTool,
     /// The tool's name is too long to be one.
+    #[error("the tool's name is longer than {LONGEST_NAME} characters; pass its name, not its description")]
     LongToolName,
     /// The arguments cannot be compared.
+    #[error(transparent)]
     Arguments(FingerprintError),
-}
-
-impl fmt::Display for InvalidCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoTool => f.write_str("the tool has no name; pass the name the model called it by"),
-            Self::LongToolName => write!(f, "the tool's name is longer than {LONGEST_NAME} characters; pass its name, not its description"),
-            Self::Arguments(problem) => problem.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for InvalidCall {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Arguments(problem) => Some(problem),
-            Self::NoTool | Self::LongToolName => None,
-        }
-    }
 }
 
 impl From<FingerprintError> for InvalidCall {

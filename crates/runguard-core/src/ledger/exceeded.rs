@@ -97,7 +97,7 @@ impl Level {
 /// assert_eq!(stop.to_string(), "the budget of $5.00 is exceeded: $5.50 spent; stop the run, or raise the limit");
 /// # Ok::<(), runguard_core::money::MoneyError>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub struct BudgetExceeded {
     /// What was limited.
     pub unit: Unit,
@@ -209,5 +209,3 @@ fn capitalised(text: &str) -> String {
     let first = text.chars().next().map_or(0, char::len_utf8);
     text[..first].to_uppercase() + &text[first..]
 }
-
-impl std::error::Error for BudgetExceeded {}

@@ -5,7 +5,6 @@ use crate::calendar::Period;
 use crate::limits::MAX_ID_CHARS;
 use crate::money::NanoDollars;
 use serde::Deserialize;
-use std::fmt;
 
 /// Scopes that one question may name, and that settings may add to it.
 pub const MOST_SCOPES: usize = 16;
@@ -114,13 +113,16 @@ pub struct SentScope<Amount> {
 }
 
 /// Why something is no scope.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidScope {
     /// What there is one of for each is no word.
+    #[error("`{0}` must be a word of at most {MAX_PER_CHARS} small letters, digits, _ and -, such as tenant or team")]
     Per(String),
     /// Nobody knows whose it is.
+    #[error("needs the name of the {0}; without one are {known}", known = KNOWN_PER.join(", "))]
     NoName(String),
     /// Whose it is takes too many characters to say.
+    #[error("the name of a {per} is {chars} characters long; at most {MAX_ID_CHARS} are taken")]
     LongName {
         /// What there is one of for each.
         per: String,
@@ -128,6 +130,7 @@ pub enum InvalidScope {
         chars: usize,
     },
     /// It is written in another way.
+    #[error("{0}")]
     NotRead(String),
 }
 
@@ -137,21 +140,6 @@ impl InvalidScope {
         Self::Per(per.chars().take(2 * MAX_PER_CHARS).collect())
     }
 }
-
-impl fmt::Display for InvalidScope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Per(per) => {
-                write!(f, "`{per}` must be a word of at most {MAX_PER_CHARS} small letters, digits, _ and -, such as tenant or team")
-            }
-            Self::NoName(per) => write!(f, "needs the name of the {per}; without one are {}", KNOWN_PER.join(", ")),
-            Self::LongName { per, chars } => write!(f, "the name of a {per} is {chars} characters long; at most {MAX_ID_CHARS} are taken"),
-            Self::NotRead(problem) => f.write_str(problem),
-        }
-    }
-}
-
-impl std::error::Error for InvalidScope {}
 
 /// What there may be a budget for each of: a word of small letters, digits, `_` and `-`.
 pub fn is_per(per: &str) -> bool {

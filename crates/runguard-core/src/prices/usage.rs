@@ -8,7 +8,6 @@ use crate::ledger::Cost;
 use crate::money::NanoDollars;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::fmt;
 
 /// The tokens of one request, each counted in exactly one field. Sums over requests would reach size tiers that no request did.
 ///
@@ -295,34 +294,21 @@ impl Usage {
 /// let error = Usage::from_bedrock(&serde_json::json!({ "inputTokens": -1 })).unwrap_err();
 /// assert_eq!(error.to_string(), "`inputTokens` in the usage report is not a count of tokens; it must be a whole number from 0 up");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UsageError {
     /// Not an object, or none of the fields that are looked for is in it.
+    #[error("this is no usage report of this provider: it has none of {looked_for}; give the object with the token counts")]
     NoCounts {
         /// The names that would have been understood.
         looked_for: String,
     },
     /// A field that should be a count is none.
+    #[error("`{field}` in the usage report is not a count of tokens; it must be a whole number from 0 up")]
     NotACount {
         /// Its name.
         field: String,
     },
 }
-
-impl fmt::Display for UsageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoCounts { looked_for } => {
-                write!(f, "this is no usage report of this provider: it has none of {looked_for}; give the object with the token counts")
-            }
-            Self::NotACount { field } => {
-                write!(f, "`{field}` in the usage report is not a count of tokens; it must be a whole number from 0 up")
-            }
-        }
-    }
-}
-
-impl std::error::Error for UsageError {}
 
 /// One object of a report. A count that is missing or null is zero.
 #[derive(Default)]

@@ -654,7 +654,7 @@ mod tests {
         let mut run = over_service();
         let ask = sent(run.begin_model(asked(500), &price, NOW), "/guard/budget/reserve", json!({"model": "small"}));
         let call = started(run.told(ask, Some(r#"{"allow":true,"reservation_id":"r1"}"#)));
-        let commit = json!({"reservation_id": "r1", "usd": 0.25, "tokens": 700});
+        let commit = json!({"reservation_id": "r1", "model": "small", "usd": 0.25, "input_tokens": 700});
         let _ = sent(run.finish_model(call, Used::Paid { cost }, &price), "/guard/budget/commit", commit);
     }
 

@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 /// Why a run was stopped.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, thiserror::Error)]
 pub struct Trip {
     /// A code of [`crate::reason`]; of a service that is newer than this program, one that only it knows.
     pub reason: Cow<'static, str>,
@@ -144,5 +144,3 @@ impl fmt::Display for Trip {
         f.write_str(&self.message)
     }
 }
-
-impl std::error::Error for Trip {}

@@ -9,7 +9,6 @@ use crate::prices::{ServiceTier, Usage};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -45,31 +44,17 @@ const MOST_UNSENT: usize = 10_000;
 const SENT_AT_ONCE: usize = 16;
 
 /// A child of a child: over a service nothing would keep the limit of the first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a budget that a service keeps draws on one parent, and this parent is a child itself; make it a child of the first budget, \
+     or let the service keep limits that many share as scopes"
+)]
 pub struct ChildOfChild;
 
-impl fmt::Display for ChildOfChild {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "a budget that a service keeps draws on one parent, and this parent is a child itself; make it a child of the first budget, \
-             or let the service keep limits that many share as scopes",
-        )
-    }
-}
-
-impl std::error::Error for ChildOfChild {}
-
 /// More scopes than a service takes with one question.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a budget with its parent draws on at most {MOST_SCOPES} scopes, not on {0}")]
 pub struct TooManyScopes(usize);
-
-impl fmt::Display for TooManyScopes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a budget with its parent draws on at most {MOST_SCOPES} scopes, not on {}", self.0)
-    }
-}
-
-impl std::error::Error for TooManyScopes {}
 
 /// What is spent.
 #[derive(Debug, Clone, Copy)]
