@@ -1,4 +1,4 @@
-"""What SPEC §2 to §4 list, as data: every guard route, and for every reason code a short story that ends in it.
+"""Every guard route, as data, and for every reason code a short story that ends in it.
 
 The contract tests run over these tables, so a new route or reason needs one row here.
 """
@@ -38,7 +38,7 @@ ACTION_GROUP_RESULT = "/guard/action-group/result"
 
 
 def topic_hash(query: str) -> str:
-    """SPEC 2.3: first 16 hex digits of SHA-256 over the query lowercased, white space folded, cut to 128 characters."""
+    """First 16 hex digits of SHA-256 over the query lowercased, white space folded, cut to 128 characters."""
     return hashlib.sha256(" ".join(query.lower().split())[:128].encode()).hexdigest()[:16]
 
 

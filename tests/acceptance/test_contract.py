@@ -1,4 +1,4 @@
-"""SPEC §1: the common contract, over every guard route and every reason code."""
+"""The common contract, over every guard route and every reason code."""
 
 import json
 import re

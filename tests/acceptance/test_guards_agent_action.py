@@ -1,4 +1,4 @@
-"""SPEC 2.4: an autonomous agent is about to run an action."""
+"""An autonomous agent is about to run an action."""
 
 import json
 
@@ -44,7 +44,7 @@ def test_twenty_actions_then_the_ceiling(flow):
 
 
 def test_three_in_a_row_are_fine_the_fourth_is_a_spiral(flow):
-    """Correction 13 of SPEC §7: the page says the third, its code says the fourth."""
+    """Text and code of the design disagree, and the code counts (docs/corrections.md, 8)."""
     for _ in range(3):
         act(flow, "get_profile")
     refused = refuse(flow, "consecutive_same_action_spiral", "get_profile")

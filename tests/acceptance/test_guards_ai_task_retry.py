@@ -1,4 +1,4 @@
-"""SPEC 2.1: an AI Task whose output failed validation wants to call the model again."""
+"""An AI Task whose output failed validation wants to call the model again."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""SPEC 2.7: a breaker for an upstream API, shared by all sessions of a tenant."""
+"""A breaker for an upstream API, shared by all sessions of a tenant."""
 
 from itertools import count
 
@@ -106,7 +106,7 @@ def test_three_failed_tries_of_a_session_are_its_ceiling(flow):
 
 
 def test_a_success_starts_the_ceiling_anew(flow):
-    """Correction 4 of SPEC §7: it is a retry ceiling; good calls never lock a session out."""
+    """It is a retry ceiling: good calls never lock a session out."""
     for _ in range(10):
         assert check(flow, "s")["session_attempt_number"] == 1
         record(flow, "success", "s")
@@ -182,7 +182,7 @@ def test_one_probe_passes_and_everyone_else_is_refused(flow):
 
 
 def test_a_probes_success_closes_and_forgets_the_old_failures(flow):
-    """Correction 2 of SPEC §7: the seed closed blindly, and the old failures tripped it at once."""
+    """Old failures do not trip it again at once (docs/corrections.md, 2)."""
     probe = half_open(flow)
     record(flow.at(46), "success", "prober", permit_id=probe["permit_id"])
     answer = check(flow.at(46))
@@ -216,7 +216,7 @@ def test_a_probe_that_never_reports_frees_its_lease(flow):
 
 
 def test_a_seed_style_probe_without_its_permit_id_settles_too(flow):
-    """The seeds' callers know no permits. The prober's own record must close, or the circuit would hang half-open."""
+    """Callers of before know no permits. The prober's own record must close, or the circuit would hang half-open."""
     half_open(flow)
     record(flow.at(46), "success", "prober")
     assert check(flow.at(46))["probe"] is False

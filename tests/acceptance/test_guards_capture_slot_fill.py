@@ -1,4 +1,4 @@
-"""SPEC 2.6: a Capture step could not read an entity and wants an AI-written clarification."""
+"""A Capture step could not read an entity and wants an AI-written clarification."""
 
 import re
 
@@ -45,7 +45,7 @@ def test_a_hint_is_given_instead_of_a_model_call(flow):
 
 
 def test_hints_do_not_eat_attempts(flow):
-    """Correction 5 of SPEC §7, first half."""
+    """docs/corrections.md, 4."""
     for _ in range(6):
         flow.refused(CAPTURE, "colloquial_format_detected", **EMAIL, user_utterance=SPOKEN)
     for number in (1, 2, 3, 4):
@@ -61,7 +61,7 @@ def test_the_hint_is_told_before_the_ceiling(flow):
 
 
 def test_hints_end_after_ten(flow):
-    """Correction 5 of SPEC §7, second half."""
+    """docs/corrections.md, 4."""
     for second in range(10):
         flow.at(second).refused(CAPTURE, "colloquial_format_detected", **EMAIL, user_utterance=SPOKEN)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""SPEC 2.2: an orchestrator wants to transfer the conversation."""
+"""An orchestrator wants to transfer the conversation."""
 
 from catalogue import HANDOFF
 from runguard_http import subset

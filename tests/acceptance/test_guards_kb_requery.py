@@ -1,4 +1,4 @@
-"""SPEC 2.3: a flow wants to ask the knowledge base again. One guard, two doors."""
+"""A flow wants to ask the knowledge base again. One guard, two doors."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_botpress_two_queries_then_the_cap(flow):
 
 
 def test_botpress_best_confidence_is_the_highest_and_knows_the_refused_requests_own(flow):
-    """Correction 1 of SPEC §7: the seed reported the lowest."""
+    """Not the lowest (docs/corrections.md, 1)."""
     flow.allowed(KB_BOTPRESS, **REFUNDS, last_confidence=0.62)
     flow.allowed(KB_BOTPRESS, **REFUNDS, last_confidence=0.15)
     refused = flow.refused(KB_BOTPRESS, "kb_requery_cap_reached", **REFUNDS, last_confidence=0.4)
@@ -210,7 +210,7 @@ def test_voiceflow_topic_hash(shared_server, query):
     ("opening hours of the store", "store opening hours of the"),
 ])
 def test_voiceflow_a_rephrased_query_is_the_same_topic(flow, first, second):
-    """Correction 6 of SPEC §7."""
+    """docs/corrections.md, 5 and 6."""
     record(flow, first, 0.8)
     same = flow.allowed(KB_CHECK, session_id="s", query=second)
     assert subset(same, "topic_hash", "matched_query", "query_number") == {

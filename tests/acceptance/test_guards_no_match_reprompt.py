@@ -1,4 +1,4 @@
-"""SPEC 2.5: a No Match path wants one more AI-written clarification."""
+"""A No Match path wants one more AI-written clarification."""
 
 import pytest
 

@@ -43,7 +43,7 @@ def test_old_decisions_leave(serve, config, days):
 
 
 def test_a_window_longer_than_the_retention_still_counts(serve):
-    """SPEC §1: an event counts while now − t < window, whatever the log keeps."""
+    """An event counts while now − t < window, whatever the log keeps."""
     server = serve(config='[log]\nretention_days = 1\n[guards.ai_task_retry]\nwindow = "10d"\n')
     flow = server.client()
     for _ in range(2):
