@@ -1,6 +1,7 @@
 // Everything at a glance, each number a way to the decisions behind it.
 
 import { get, post } from './api.js';
+import { budgetBars } from './budgets.js';
 import { GUARD_COLOURS, chainText, columns, graph, histogram, line, stacked } from './charts.js';
 import { badge, bar, el, foreign, panel, table } from './dom.js';
 import { decisionTable } from './view-decisions.js';
@@ -180,14 +181,7 @@ export function overview(frame, main) {
   const drawEntities = (entities) => [table('Entities users give in words', [{ label: 'Entity' }, { label: 'Hints', class: 'n' }, { label: 'Blocked', class: 'n' }],
     entities.slice(0, ROWS).map((entity) => [foreign(entity.entity, 40), count(entity.hints), count(entity.blocked ?? 0)])), more(entities, 'entities')];
 
-  const drawBudgets = (budgets) => [el('ul', { class: 'bars budgets' }, budgets.slice(0, ROWS).map((budget) => {
-    const shares = [budget.limit_usd ? budget.spent_usd / budget.limit_usd : 0, budget.token_limit ? budget.tokens / budget.token_limit : 0];
-    const share = Math.max(...shares);
-    return el('li', null, el('div', null, el('span', { class: 'what' }, foreign(budget.budget, 40), budget.refused ? [' ', badge('blocked', `${count(budget.refused)} blocked`)] : null),
-      el('span', { class: 'n' }, budget.limit_usd ? `${dollars(budget.spent_usd)} of ${dollars(budget.limit_usd)}` : dollars(budget.spent_usd),
-        el('span', { class: 'hint' }, budget.token_limit ? ` · ${compact(budget.tokens)} of ${compact(budget.token_limit)} tokens` : budget.tokens ? ` · ${compact(budget.tokens)} tokens` : '', share ? ` · ${percent(share)}` : '')),
-      bar(share, share >= 0.95 ? 'blocked' : share >= 0.8 ? 'would' : 'accent')));
-  })), more(budgets, 'budgets')];
+  const drawBudgets = (budgets) => [budgetBars(budgets, ROWS), more(budgets, 'budgets')];
 
   // --- circuits
 

@@ -2,11 +2,11 @@
 // itself, for a link to it.
 
 import { get } from './api.js';
+import { budgetBars } from './budgets.js';
 import { badge, bar, copyable, el, foreign, panel, table } from './dom.js';
 import { decisionOf, sessionOf, topicOf } from './view-decisions.js';
 import { facts } from './view-insights.js';
 import { sessionLink } from './view-sessions.js';
-import { drawBudgets } from './view-spend.js';
 import { count, duration, fieldName, guardName, moment, outcomeName, reasonName, whenIn, zone } from './words.js';
 
 /// Said elsewhere in the step.
@@ -78,7 +78,7 @@ export function session(frame, main, head) {
       if (shown.counters.length) next.show({ counters: shown.counters.map((one) => ({ ...one, until: one.retry_after_seconds === null ? null : now + one.retry_after_seconds * 1000 })), asked: [...asked] }, drawNext);
       else next.say('Nothing is used up: every window has passed.');
       budgets.root.hidden = !shown.budgets.length;
-      budgets.show(shown.budgets, drawBudgets);
+      budgets.show(shown.budgets, (all) => budgetBars(all));
       steps.show({ timeline: shown.timeline, more: Boolean(shown.next_cursor) && limit < 1000 }, drawSteps);
     } catch (error) {
       if (error.status === 404) {

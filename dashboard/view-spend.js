@@ -1,9 +1,10 @@
 // What model calls cost, what is left of the budgets, and the runs that ask: with a word on them for those who may.
 
 import { get, post } from './api.js';
+import { budgetBars } from './budgets.js';
 import { stacked } from './charts.js';
-import { badge, bar, el, foreign, panel, table } from './dom.js';
-import { compact, count, dollars, duration, percent, reasonName, times, when } from './words.js';
+import { badge, el, foreign, panel, table } from './dom.js';
+import { compact, count, dollars, percent, reasonName, times, when } from './words.js';
 
 /// Entries of a list that are shown, and runs of a page.
 const ROWS = 10;
@@ -12,19 +13,6 @@ const DAY = 86_400_000;
 const KINDS = { live: 'allowed', idle: 'plain', tripped: 'would_block', stopped: 'blocked' };
 const STATES = { live: 'Live', idle: 'Idle', tripped: 'Tripped', stopped: 'Stopped' };
 const FOUND = { header: 'by its header', claude_code: 'as a session of Claude Code', metadata: 'by its metadata', previous_response: 'by the answer before', prompt_cache_key: 'by its cache key', beginning: 'by how it begins' };
-
-/// How budgets stand: those that many share, and a run's.
-export const drawBudgets = (budgets) => el('ul', { class: 'bars budgets' }, budgets.slice(0, 2 * ROWS).map((budget) => {
-  const inDollars = budget.limit_usd !== null || budget.limit_tokens === null;
-  const [spent, reserved, limit, left] = inDollars ? [budget.spent_usd, budget.reserved_usd, budget.limit_usd, budget.remaining_usd] : [budget.spent_tokens, budget.reserved_tokens, budget.limit_tokens, budget.remaining_tokens];
-  const shown = inDollars ? dollars : (tokens) => `${compact(tokens)} tokens`;
-  const share = limit ? spent / limit : 0;
-  const renews = budget.renews_at_ms ? `, anew in ${duration(Math.max(60, Math.ceil((budget.renews_at_ms - Date.now()) / 60_000) * 60))}` : '';
-  return el('li', null, el('div', null, el('span', { class: 'what' }, foreign(budget.scope, 40), ' ', el('span', { class: 'hint' }, foreign(budget.name || budget.tenant, 40))),
-    el('span', { class: 'n' }, limit === null ? `${shown(spent)}, no limit` : `${shown(left)} left of ${shown(limit)}`),
-    bar(share, share >= 1 ? 'blocked' : share >= 0.8 ? 'would' : 'accent'),
-    el('span', { class: 'hint below' }, limit === null ? 'spent' : `${percent(share)} spent`, inDollars && budget.overdue_usd ? `, ${shown(budget.overdue_usd)} of it overdue` : '', reserved ? `, ${shown(reserved)} set aside` : '', renews)));
-}));
 
 export function spend(frame, main) {
   const aborted = new AbortController();
@@ -116,7 +104,7 @@ export function spend(frame, main) {
       show(part.model, by.model, drawEntries('What was spent by model', 'Model'), 'Nothing yet.');
       show(part.key, by.key, drawEntries('What was spent by key', 'Key'), 'No call with a key of RunGuard’s.');
       show(part.run, by.run, drawEntries('What was spent by run', 'Run', (entry) => frame.to('session', { session: entry.name, of: entry.tenant })), 'Nothing yet.');
-      show(part.budgets, data.budgets, drawBudgets, 'No limit that many share. Set one with --max-usd-per-day, or guards.budget.scopes.');
+      show(part.budgets, data.budgets, (budgets) => budgetBars(budgets, 2 * ROWS), 'No limit that many share. Set one with --max-usd-per-day, or guards.budget.scopes.');
       return data.behind_rows > 0;
     });
     const list = get('v1/runs', { ...range, prefix: frame.where.prefix, limit: RUNS }, aborted.signal).then((data) => {

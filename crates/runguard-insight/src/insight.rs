@@ -230,8 +230,8 @@ pub struct BudgetSeen {
     pub budget: String,
     pub spent_usd: f64,
     pub limit_usd: Option<f64>,
-    pub tokens: u64,
-    pub token_limit: Option<u64>,
+    pub spent_tokens: u64,
+    pub limit_tokens: Option<u64>,
     pub refused: u64,
 }
 

@@ -79,6 +79,19 @@ impl RowFilter {
     }
 }
 
+/// The columns of the log that make a row, in the order in which both databases are asked for them.
+macro_rules! row_columns {
+    () => {
+        "l.seq, l.at, l.id, l.tenant, l.guard, l.kind, l.session, l.subject, l.outcome, l.reason, l.answer, l.input"
+    };
+}
+
+pub(crate) const ROW_COLUMNS: &str = row_columns!();
+/// The same, and behind them what it did to states.
+pub(crate) const EFFECT_COLUMNS: &str = concat!(row_columns!(), ", l.effects");
+/// Where that stands.
+pub(crate) const EFFECTS: usize = 12;
+
 /// A row with what it did to states.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RowWithEffects {

@@ -42,6 +42,7 @@ files! {
     "theme.js", SCRIPT, "theme.js";
     "app.js", SCRIPT, "app.js";
     "api.js", SCRIPT, "api.js";
+    "budgets.js", SCRIPT, "budgets.js";
     "charts.js", SCRIPT, "charts.js";
     "docs.js", SCRIPT, "docs.js";
     "dom.js", SCRIPT, "dom.js";

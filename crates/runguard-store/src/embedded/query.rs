@@ -8,7 +8,7 @@ use crate::embedded::readers::Lane;
 use crate::embedded::{Embedded, Inner};
 use crate::error::StoreError;
 use crate::key::{Names, mask};
-use crate::log::{Follow, Follower, Order, RowFilter, RowWithEffects};
+use crate::log::{EFFECT_COLUMNS, EFFECTS, Follow, Follower, Order, ROW_COLUMNS, RowFilter, RowWithEffects};
 use runguard_core::row::{Named, Row, RowCount, RowRef};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
@@ -26,7 +26,6 @@ pub(crate) fn indexed_upto(reader: &Connection) -> Result<u64, rusqlite::Error> 
 
 /// Rows of a part that are read before their bytes are counted.
 const ROWS_OF_PIECE: usize = 250;
-const COLUMNS: &str = "l.seq, l.at, l.id, l.tenant, l.guard, l.kind, l.session, l.subject, l.outcome, l.reason, l.answer, l.input";
 
 fn borrow_row<'a>(row: &'a rusqlite::Row<'_>) -> Result<RowRef<'a>, rusqlite::Error> {
     let text = |column: usize| row.get_ref(column).and_then(|value| Ok(value.as_str()?));
@@ -50,11 +49,8 @@ fn read_row(row: &rusqlite::Row<'_>) -> Result<Row, rusqlite::Error> {
     borrow_row(row).map(|row| row.to_row())
 }
 
-const EFFECT_COLUMNS: &str =
-    "l.seq, l.at, l.id, l.tenant, l.guard, l.kind, l.session, l.subject, l.outcome, l.reason, l.answer, l.input, l.effects";
-
 fn read_with_effects(row: &rusqlite::Row<'_>) -> Result<RowWithEffects, rusqlite::Error> {
-    let effects: Option<Vec<u8>> = row.get(12)?;
+    let effects: Option<Vec<u8>> = row.get(EFFECTS)?;
     Ok(RowWithEffects { row: read_row(row)?, effects: effects.unwrap_or_default() })
 }
 
@@ -216,7 +212,7 @@ fn search<T>(
 
 impl Embedded {
     pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Row>, StoreError> {
-        self.look(search(self.inner.names, filter, order, after, limit, COLUMNS, read_row)).await
+        self.look(search(self.inner.names, filter, order, after, limit, ROW_COLUMNS, read_row)).await
     }
 
     pub async fn rows_with_effects(
@@ -357,7 +353,7 @@ impl Follow for Inner {
     fn follow(&self, after: u64, upto: u64, visit: &mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>) -> Result<ControlFlow<()>, StoreError> {
         self.journal.settle_upto(upto)?;
         self.readers.read(Lane::Questions, &self.folder, |connection| {
-            let sql = format!("SELECT {COLUMNS} FROM main.log l WHERE l.seq > ?1 AND l.seq <= ?2 ORDER BY l.seq");
+            let sql = format!("SELECT {ROW_COLUMNS} FROM main.log l WHERE l.seq > ?1 AND l.seq <= ?2 ORDER BY l.seq");
             let mut select = connection.prepare_cached(&sql)?;
             let mut rows = select.query([after, upto])?;
             while let Some(row) = rows.next()? {

@@ -8,7 +8,7 @@ use super::schema::{from_kept, to_kept};
 use super::{PgLog, texts};
 use crate::error::StoreError;
 use crate::key::Names;
-use crate::log::{Follow, Order, RowFilter, RowWithEffects};
+use crate::log::{EFFECT_COLUMNS, EFFECTS, Follow, Order, ROW_COLUMNS, RowFilter, RowWithEffects};
 use futures_util::{FutureExt as _, TryStreamExt as _};
 use runguard_core::row::{self, RowCount, RowRef};
 use std::collections::VecDeque;
@@ -24,10 +24,6 @@ const FOLLOWED_ROWS: u64 = 1000;
 /// How long it holds rows that were not yet looked at.
 const LEFT_FOR: Duration = Duration::from_secs(1);
 
-const COLUMNS: &str = "l.seq, l.at, l.id, l.tenant, l.guard, l.kind, l.session, l.subject, l.outcome, l.reason, l.answer, l.input";
-const EFFECT_COLUMNS: &str =
-    "l.seq, l.at, l.id, l.tenant, l.guard, l.kind, l.session, l.subject, l.outcome, l.reason, l.answer, l.input, l.effects";
-
 fn text(row: &Row, column: usize) -> Result<String, tokio_postgres::Error> {
     row.try_get(column).map(|kept| from_kept(kept).into_owned())
 }
@@ -36,7 +32,7 @@ fn number(row: &Row, column: usize) -> Result<u64, tokio_postgres::Error> {
     row.try_get::<_, i64>(column).map(|number| number as u64)
 }
 
-/// Shows a row whose columns are [`COLUMNS`].
+/// Shows a row whose columns are [`ROW_COLUMNS`].
 fn show<R>(row: &Row, visit: impl FnOnce(RowRef<'_>) -> R) -> Result<R, tokio_postgres::Error> {
     let text = |column: usize| row.try_get(column).map(from_kept);
     let reason = row.try_get::<_, Option<&str>>(9)?.map(from_kept);
@@ -61,7 +57,7 @@ fn read_row(row: &Row) -> Result<row::Row, tokio_postgres::Error> {
 }
 
 fn read_with_effects(row: &Row) -> Result<RowWithEffects, tokio_postgres::Error> {
-    Ok(RowWithEffects { row: read_row(row)?, effects: row.try_get::<_, Option<Vec<u8>>>(12)?.unwrap_or_default() })
+    Ok(RowWithEffects { row: read_row(row)?, effects: row.try_get::<_, Option<Vec<u8>>>(EFFECTS)?.unwrap_or_default() })
 }
 
 /// A statement with its values.
@@ -114,7 +110,7 @@ impl RowFilter {
 impl PgLog {
     /// Rows that pass the filter, at most `limit`, after the row `after` in the given order.
     pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<row::Row>, StoreError> {
-        self.search(filter, order, after, limit, COLUMNS, read_row).await
+        self.search(filter, order, after, limit, ROW_COLUMNS, read_row).await
     }
 
     /// The same rows with what each did to states.
@@ -320,7 +316,7 @@ impl PgFollower {
     /// Asks for a range that is as wide as a page: with only a limit the server may sort all that is waiting, for every page.
     fn page(&self, after: u64, upto: u64) -> Result<Page, StoreError> {
         let end = upto.min(after.saturating_add(FOLLOWED_ROWS));
-        let rows = self.ask(format!("SELECT {COLUMNS} FROM runguard_log l WHERE l.seq > {after} AND l.seq <= {end} ORDER BY l.seq"))?;
+        let rows = self.ask(format!("SELECT {ROW_COLUMNS} FROM runguard_log l WHERE l.seq > {after} AND l.seq <= {end} ORDER BY l.seq"))?;
         let mut page = Page { rows: rows.into(), after, upto: end, read: Instant::now() };
         if page.rows.is_empty() && end < upto {
             // Erased, or long gone: on to the next that is there.

@@ -503,8 +503,9 @@ fn actions(overview: &Overview) -> String {
 fn budgets(overview: &Overview) -> String {
     let row = |budget: &runguard_insight::insight::BudgetSeen| {
         let limit = budget.limit_usd.map_or_else(|| "–".to_owned(), |limit| format!("{limit:.2}"));
-        let tokens =
-            budget.token_limit.map_or_else(|| grouped(budget.tokens), |limit| format!("{} of {}", grouped(budget.tokens), grouped(limit)));
+        let tokens = budget
+            .limit_tokens
+            .map_or_else(|| grouped(budget.spent_tokens), |limit| format!("{} of {}", grouped(budget.spent_tokens), grouped(limit)));
         vec![text(&budget.budget), format!("{:.2}", budget.spent_usd), limit, tokens, grouped(budget.refused)]
     };
     let rows: Vec<Vec<String>> = overview.budgets.iter().take(MAX_ROWS).map(row).collect();

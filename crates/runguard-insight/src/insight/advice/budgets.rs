@@ -13,7 +13,7 @@ pub(super) fn budget_refused(overview: &Overview, facts: &Facts<'_>) -> Vec<Insi
     let guard = GuardName::Budget;
     let say = |budget: &BudgetSeen| {
         let settings = &facts.policy.budget.for_subject(&budget.budget).settings;
-        let by_tokens = budget.limit_usd.is_none() && budget.token_limit.is_some();
+        let by_tokens = budget.limit_usd.is_none() && budget.limit_tokens.is_some();
         let (key, set) = if by_tokens { ("max_tokens", settings.max_tokens > 0) } else { ("max_usd", settings.max_usd > 0.0) };
         let setting = set.then(|| path(&["guards", guard.code(), key]));
         let change = if set { format!("raise {key}") } else { "raise the limit the caller sets".to_owned() };
@@ -29,8 +29,8 @@ pub(super) fn budget_refused(overview: &Overview, facts: &Facts<'_>) -> Vec<Insi
                 ("refused", json!(budget.refused)),
                 ("spent_usd", rounded(budget.spent_usd)),
                 ("limit_usd", json!(budget.limit_usd)),
-                ("tokens", json!(budget.tokens)),
-                ("token_limit", json!(budget.token_limit)),
+                ("spent_tokens", json!(budget.spent_tokens)),
+                ("limit_tokens", json!(budget.limit_tokens)),
             ],
             sessions: sessions_of(overview, guard, &budget.budget, &[]),
         };

@@ -746,7 +746,7 @@ prop_compose! {
             actions: actions.into_iter().map(|(action, runs)| Action { action, runs, ..Action::default() }).collect(),
             action_skew: skew,
             entities: entities.into_iter().map(|(entity, hints, sessions)| Entity { entity, hints, blocked: 0, sessions }).collect(),
-            budgets: budgets.into_iter().map(|(budget, spent_usd, limit_usd, refused)| BudgetSeen { budget, spent_usd, limit_usd, refused, tokens: 0, token_limit: None }).collect(),
+            budgets: budgets.into_iter().map(|(budget, spent_usd, limit_usd, refused)| BudgetSeen { budget, spent_usd, limit_usd, refused, spent_tokens: 0, limit_tokens: None }).collect(),
             hours: hours.into_iter().map(|(guard, subject, most)| {
                 let mut by_hour_of_day = [1; 24];
                 by_hour_of_day[7] = most;

@@ -502,8 +502,8 @@ fn budget_shown(budget: &str, cell: &Cell) -> BudgetSeen {
         budget: budget.to_owned(),
         spent_usd: cell.nanodollars.map_or(0.0, |money| dollars(money.spent)),
         limit_usd: cell.nanodollars.and_then(|money| money.limit).map(dollars),
-        tokens: cell.tokens.map_or(0, |tokens| tokens.spent),
-        token_limit: cell.tokens.and_then(|tokens| tokens.limit),
+        spent_tokens: cell.tokens.map_or(0, |tokens| tokens.spent),
+        limit_tokens: cell.tokens.and_then(|tokens| tokens.limit),
         refused: cell.blocked,
     }
 }

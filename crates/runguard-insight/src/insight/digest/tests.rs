@@ -274,7 +274,7 @@ fn entities_budgets_actions_and_hours() {
     let shown = show(&day(), &rows);
     assert_eq!((shown.entities[0].hints, shown.entities[0].blocked), (1, 2));
     let budget = &shown.budgets[0];
-    assert_eq!((budget.spent_usd, budget.limit_usd, budget.tokens, budget.refused), (4.5, Some(5.0), 90, 1));
+    assert_eq!((budget.spent_usd, budget.limit_usd, budget.spent_tokens, budget.refused), (4.5, Some(5.0), 90, 1));
     let actions: Vec<_> = shown.actions.iter().map(|action| (action.action.as_str(), action.runs, action.blocked, action.share)).collect();
     assert_eq!(actions, [("search", 3, 0, 0.75), ("mail", 1, 1, 0.25)]);
     assert!((shown.action_skew - 0.25).abs() < 1e-9);

@@ -114,8 +114,8 @@ fn week(name: &dyn Fn(&str, usize) -> String) -> Overview {
             budget: name("run", 0),
             spent_usd: 4.91,
             limit_usd: Some(5.0),
-            tokens: 91_000,
-            token_limit: None,
+            spent_tokens: 91_000,
+            limit_tokens: None,
             refused: 31,
         }],
         ..Overview::default()
