@@ -47,9 +47,12 @@ const SHOWN_CHARACTERS = 120;
 export function foreign(text, most = SHOWN_CHARACTERS) {
   const whole = String(text ?? '');
   const letters = whole.length > most ? Array.from(whole.slice(0, most * 2)) : null;
-  if (!letters || letters.length <= most) return el('bdi', { class: 'foreign' }, whole);
-  return el('bdi', { class: 'foreign', title: plain(whole.slice(0, 2000)) }, `${letters.slice(0, most).join('')}…`);
+  if (!letters || letters.length <= most) return el('bdi', { class: 'foreign' }, parts(whole));
+  return el('bdi', { class: 'foreign', title: plain(whole.slice(0, 2000)) }, parts(`${letters.slice(0, most).join('')}…`));
 }
+
+/// A long name, which may be broken where its parts end rather than anywhere.
+const parts = (text) => text.split(/(?<=\S{4}[_./])(?=\S{2})/).flatMap((part, at) => (at ? [el('wbr'), part] : [part]));
 
 /// A table with a caption for those who do not see the heading above it. Roles are said aloud because a narrow screen
 /// may show its rows as blocks, and browsers then forget that it is a table.

@@ -331,12 +331,14 @@ export function overview(frame, main) {
   let labels = new Map();
   const inWords = (guard, name) => (subjectName(guard) === 'topic' && labels.get(name)) || name;
 
-  function drawConsumption({ weeks, steps }) {
+  function drawConsumption({ weeks: each, steps }) {
+    // The sum of one bot is what it is itself.
+    const weeks = new Set(each.map((week) => week.bot)).size > 2 ? each : each.filter((week) => week.bot !== null);
     const change = (week) => (week.change === null ? '–' : `${week.change > 0 ? '+' : ''}${Math.round(week.change * 100)} %`);
     const bot = (name) => (name === null ? 'all' : name === '' ? '–' : foreign(name, 40));
     return [table('AI steps by week and bot', [{ label: 'Week from' }, { label: 'Bot' }, { label: 'Sessions', class: 'n' }, { label: 'AI steps', class: 'n' }, { label: 'Steps a session', class: 'n' }, { label: 'Change', class: 'n' }],
       weeks.slice(-ROWS).reverse().map((week) => [[week.week, week.is_whole ? null : el('span', { class: 'hint' }, ' in part')], bot(week.bot), count(week.sessions), count(week.ai_steps), week.steps_per_session.toFixed(2), change(week)])),
-    table('Heaviest steps by day', [{ label: 'Step' }, { label: 'Guard', class: 'wide-only' }, { label: 'Bot' }, { label: 'Day' }, { label: 'Operations', class: 'n' }, { label: 'Credits', class: 'n' }, { label: 'Blocked', class: 'n wide-only' }],
+    table('Heaviest steps by day', [{ label: 'Step' }, { label: 'Guard', class: 'wide-only' }, { label: 'Bot' }, { label: 'Day', class: 'time' }, { label: 'Operations', class: 'n' }, { label: 'Credits', class: 'n' }, { label: 'Blocked', class: 'n wide-only' }],
       steps.slice(0, ROWS).map((step) => [foreign(step.label || inWords(step.guard, step.step), 48), guardName(step.guard), bot(step.bot), step.day, count(step.operations), step.credits ? decimal(step.credits) : '–', count(step.refused)])),
     more(steps, 'steps')];
   }

@@ -28,9 +28,10 @@ def demo(*arguments, tmp_path, timeout=90):
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory):
-    """Three seconds with everything in it."""
+    """Three seconds with everything in it, also what comes only if it is named."""
     folder = tmp_path_factory.mktemp("demo")
-    shown = demo("--seconds", "3", "--json", "--history", "1d", tmp_path=folder)
+    everything = ",".join(scenario["name"] for scenario in SCENARIOS)
+    shown = demo("--seconds", "3", "--json", "--history", "1d", "--scenario", everything, tmp_path=folder)
     assert shown.returncode == 0, shown
     return json.loads(shown.stdout), shown, folder
 
@@ -86,6 +87,14 @@ def test_the_same_seed_gives_the_same_numbers(tmp_path):
     first = numbers("5")
     assert first == numbers("5")
     assert first != numbers("6")
+
+
+def test_no_scenario_hides_the_others(tmp_path):
+    """What is watched for a minute is of the size of the hours before it."""
+    shown = demo("--seconds", "1", "--json", "--history", "0", tmp_path=tmp_path)
+    assert shown.returncode == 0, shown
+    scenarios = {name: row["asked"] for name, row in json.loads(shown.stdout)["scenarios"].items()}
+    assert "agent-leak" not in scenarios and 0 < max(scenarios.values()) < sum(scenarios.values()) / 2, scenarios
 
 
 def test_only_some_scenarios_as_a_table(tmp_path):

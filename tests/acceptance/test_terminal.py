@@ -48,7 +48,11 @@ def test_a_table_has_one_line_a_row_and_fits(busy, command, columns):
         assert ("message" in seen.text.splitlines()[0]) == (columns >= 120), "words come where there is room"
 
 
-LISTS = [["sessions"], ["spend"], ["spend", "--by", "model"], ["runs"], ["alerts"], ["insights"], ["key", "list"], ["replay"]]
+LISTS = [
+    ["sessions"], ["spend"], ["spend", "--by", "model"], ["runs"], ["alerts"], ["insights"], ["key", "list"], ["replay"], ["tune"], ["explain"],
+    ["preview", "agent_action", "--set", "max_consecutive=2"], ["estimate", "--example", "bedrock-sonnet"], ["demo", "--list"],
+]
+OF_A_SERVICE = ("sessions", "spend", "runs", "alerts", "insights", "preview")
 
 
 @pytest.mark.parametrize("command", LISTS, ids=" ".join)
@@ -62,15 +66,29 @@ def test_every_other_list_fits_too(serve, tmp_path, command, columns=80):
     if command[0] == "key":
         run_cli("key", "create", "--data", tmp_path, "--name", "the-key-of-the-customers-own-department", "--tenant", "a-tenant-with-a-long-name", "--role", "guard,read,admin")
         where = ["--data", tmp_path]
-    elif command[0] == "replay":
-        shutil.copy(RECORDED, tmp_path / "a-recorded-run-with-a-very-long-name-that-fits-nowhere-at-all.jsonl")
-        where = [tmp_path]
+    elif command[0] in ("replay", "tune", "explain"):
+        recorded = tmp_path / "a-recorded-run-with-a-very-long-name-that-fits-nowhere-at-all.jsonl"
+        shutil.copy(RECORDED, recorded)
+        where = [recorded]
     else:
-        where = ["--url", server.url]
+        where = ["--url", server.url] if command[0] in OF_A_SERVICE else []
     seen = shown(*command, *where, columns=columns)
     assert seen.code == 0 and seen.text.strip(), seen.text
     # A word longer than a line stays whole, so that it can be copied.
     assert [line for line in seen.text.splitlines() if len(line) > columns and len(line.split()) > 1] == [], seen.text
+
+
+@pytest.mark.parametrize("command", [["sessions"], ["runs"], ["decisions"]], ids=lambda command: command[0])
+def test_a_name_of_usual_length_can_be_copied(serve, command):
+    """It is what the next command is asked about; what all rows have in common goes first."""
+    server = serve(virtual_clock=False)
+    name = "conversation-4711-of-today"
+    server.client().post("/guard/budget/record", {"session_id": name, "max_usd": 2, "usd": 0.5})
+    server.client().post("/guard/budget/check", {"session_id": name, "max_usd": 2, "usd": 3})
+    seen = shown(*command, "--url", server.url)
+    rows = [line for line in seen.text.splitlines() if name in line]
+    assert seen.code == 0 and len(rows) == (2 if command == ["decisions"] else 1), seen.text
+    assert "tenant" not in seen.text and re.search(r"(^|  )\d\d:\d\d:\d\d  ", rows[0]), seen.text
 
 
 @pytest.mark.parametrize("columns", [80, 60, 160])
@@ -163,7 +181,8 @@ def test_serve_says_where_to_look_and_what_to_type(tmp_path):
         codes = [subprocess.run(f"{command.group()} -o /dev/null -w '%{{http_code}}'", shell=True, capture_output=True, text=True).stdout
                  for _ in range(3)]
         assert codes == ["200", "200", "429"], "as the banner promises"
-        next_command = re.search(r"Then `(runguard decisions.*?)`", text)
+        assert "is ready" not in text, "the banner says it"
+        next_command = re.search(r"Then\n +(runguard decisions.*)", text)
         listed = run_cli(*next_command[1].split()[1:], cwd=tmp_path)
         assert "retry_cap_reached" in listed.stdout, "it asks the service that said so"
         assert f"runguard key create --data {tmp_path / 'here'}" in text

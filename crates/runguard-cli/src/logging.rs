@@ -105,6 +105,11 @@ impl Logging {
         Ok(Self { queue, is_read: is_terminal && format == LogFormat::Text })
     }
 
+    /// By a person, on a terminal.
+    pub(crate) fn is_read(&self) -> bool {
+        self.is_read
+    }
+
     /// For whoever reads along: between the lines of the log, and whatever its level.
     pub(crate) fn say(&self, text: &str) {
         if self.is_read {

@@ -35,7 +35,8 @@ First steps:
   runguard demo
   runguard run --max-usd 1 -- python agent.py
   runguard serve
-  curl -s localhost:8100/guard/ai-task-retry -d '{\"session_id\":\"a\",\"task_name\":\"b\"}'
+  curl -s localhost:8100/guard/ai-task-retry \\
+    -d '{\"session_id\":\"a\",\"task_name\":\"b\"}'
   runguard decisions
   runguard agent --demo loop
 

@@ -19,6 +19,9 @@ const FEWEST_COLUMNS: usize = 20;
 
 const MANY_COLUMNS: usize = 8;
 
+/// Columns of a terminal that has room for words beside names.
+pub(crate) const ROOM_FOR_WORDS: u16 = 120;
+
 /// When colours are shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Colors {
@@ -83,6 +86,11 @@ pub(crate) fn note(text: &str) {
     let _ = writeln!(anstream::stderr(), "{text}");
 }
 
+/// The same with a word before it that says what kind of note it is.
+pub(crate) fn remark(what: &str, text: &str) {
+    note(&format!("{} {text}", owo_colors::OwoColorize::yellow(&format!("{what}:"))));
+}
+
 pub(crate) fn json(value: &Value) -> Result<(), Failure> {
     line(&serde_json::to_string_pretty(value).unwrap_or_default())
 }
@@ -107,8 +115,9 @@ pub(crate) fn show(table: &Table) -> Result<(), Failure> {
     line(&table.to_string())
 }
 
-/// Breaks lines between words; what a line is indented by, its rest is, too. A word longer than a line stays whole.
-fn wrapped(text: &str, columns: usize) -> String {
+/// Breaks lines between words; what a line is indented by, its rest is, too, also behind a number (`1. `) and behind a name that stands
+/// before a gap. A word longer than a line stays whole.
+pub(crate) fn wrapped(text: &str, columns: usize) -> String {
     let columns = columns.max(FEWEST_COLUMNS);
     text.split('\n').map(|line| wrapped_line(line, columns)).collect::<Vec<_>>().join("\n")
 }
@@ -118,22 +127,38 @@ fn wrapped_line(line: &str, columns: usize) -> String {
     if width(line) <= columns {
         return line.to_owned();
     }
-    let indent = &line[..line.len() - line.trim_start().len()];
+    let plain = anstream::adapter::strip_str(line).to_string();
+    let indent = width(&plain[..plain.len() - behind_the_name(&plain).len()]);
+    // A name that takes most of the line is none to stand behind.
+    let indent = if indent * 2 > columns { line.len() - line.trim_start().len() } else { indent };
     let mut out = String::new();
     let mut used = 0;
     // Blanks between words are part of a layout, and stay.
     for word in line.split_inclusive(' ') {
         let needed = width(word.trim_end());
-        if used > indent.len() && used + needed > columns {
+        if used > indent && used + needed > columns {
             out.truncate(out.trim_end().len());
             out.push('\n');
-            out.push_str(indent);
-            used = indent.len();
+            out.extend(std::iter::repeat_n(' ', indent));
+            used = indent;
         }
         out.push_str(word);
         used += width(word);
     }
     out
+}
+
+/// What follows the blanks a line begins with, its number, and its name if there is a gap behind that.
+fn behind_the_name(line: &str) -> &str {
+    let rest = line.trim_start();
+    let Some((word, text)) = rest.split_once(' ') else { return rest };
+    if word.strip_suffix('.').is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit())) {
+        return text.trim_start();
+    }
+    match rest.split_once("  ") {
+        Some((name, text)) if !name.contains(". ") => text.trim_start(),
+        Some(_) | None => rest,
+    }
 }
 
 /// At most so many characters, the last of them `…` where some are missing.
@@ -215,14 +240,6 @@ pub(crate) fn more(cursor: Option<&str>, found: u64) {
     if let Some(cursor) = cursor {
         note(&format!("There are more, {} in all. Go on with --cursor {}", grouped(found), clean(cursor)));
     }
-}
-
-/// A name that fits a table of 80 columns: its beginning, where it is longer.
-pub(crate) fn short(name: &str, most: usize) -> String {
-    if name.chars().count() <= most {
-        return name.to_owned();
-    }
-    name.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
 /// A count in as many characters as a table has: 950, 12.3k, 4.56M.
@@ -311,6 +328,9 @@ mod tests {
         assert_eq!(wrapped(text, 30), "No keys. A service started on\nthis folder is open on\nloopback.");
         assert_eq!(wrapped("  a longwordthatdoesnotfitanywhere b", 20), "  a\n  longwordthatdoesnotfitanywhere\n  b");
         assert_eq!(wrapped("a  b   c", 80), "a  b   c");
+        assert_eq!(wrapped("   sessions  one-session, another-session", 26), "   sessions  one-session,\n             another-session");
+        assert_eq!(wrapped("12. A title of more words", 20), "12. A title of more\n    words");
+        assert_eq!(wrapped("A sentence. And  one of two words", 20), "A sentence. And  one\nof two words");
         assert_eq!(wrapped("\u{1b}[31mred words of five\u{1b}[0m xx", 20), "\u{1b}[31mred words of five\u{1b}[0m xx");
     }
 

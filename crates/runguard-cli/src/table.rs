@@ -105,11 +105,15 @@ pub(crate) struct Table {
     /// How wide it may be, and what is between two columns; without, as wide as it is.
     room: Option<(usize, usize)>,
     kept_whole: Vec<usize>,
+    favoured: Option<usize>,
 }
+
+/// What is left at least of a column beside the one that is favoured.
+const LEAST: usize = 9;
 
 impl Table {
     pub(crate) fn new(headers: Vec<Cell>, room: Option<(usize, usize)>) -> Self {
-        Self { headers, rows: Vec::new(), room, kept_whole: Vec::new() }
+        Self { headers, rows: Vec::new(), room, kept_whole: Vec::new(), favoured: None }
     }
 
     pub(crate) fn add_row<C: Into<Cell>>(&mut self, row: impl IntoIterator<Item = C>) {
@@ -119,6 +123,11 @@ impl Table {
     /// These are not cut where others can be.
     pub(crate) fn keep_whole(&mut self, columns: &[usize]) {
         self.kept_whole.extend(columns);
+    }
+
+    /// This one is cut last: a name that people type.
+    pub(crate) fn favour(&mut self, column: usize) {
+        self.favoured = Some(column);
     }
 
     fn lines(&self) -> impl Iterator<Item = &Vec<Cell>> {
@@ -139,6 +148,12 @@ impl Table {
         }
         left = left.saturating_sub(self.kept_whole.iter().filter_map(|kept| widths.get(*kept)).sum());
         let mut cuttable: Vec<usize> = (0..widths.len()).filter(|column| !self.kept_whole.contains(column)).collect();
+        if let Some(favoured) = self.favoured {
+            cuttable.retain(|column| *column != favoured);
+            let others: usize = cuttable.iter().map(|column| widths[*column].min(LEAST)).sum();
+            widths[favoured] = widths[favoured].min(left.saturating_sub(others).max(1));
+            left = left.saturating_sub(widths[favoured]);
+        }
         // Those that need less than their share have what they need; the others share the rest.
         cuttable.sort_unstable_by_key(|column| widths[*column]);
         for (place, column) in cuttable.iter().enumerate() {
@@ -196,6 +211,16 @@ mod tests {
         whole.keep_whole(&[0]);
         assert_eq!(whole.to_string().lines().nth(2), Some("a much longer name  123…  bec…"));
         assert_eq!(table(Some((3, 2))).to_string().lines().next(), Some("…  …  …"));
+    }
+
+    #[test]
+    fn what_is_favoured_is_cut_last() {
+        let mut table = table(Some((40, 2)));
+        table.favour(0);
+        assert_eq!(table.to_string().lines().nth(2), Some("a much longer name  12345  because of s…"));
+        let mut narrow = Table { room: Some((30, 2)), ..table };
+        narrow.keep_whole(&[1]);
+        assert_eq!(narrow.to_string().lines().nth(2), Some("a much long…  12345  because …"));
     }
 
     #[test]

@@ -17,6 +17,28 @@ pub fn hint<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Str
         .map_or_else(|| format!("known are {}", known.collect::<Vec<_>>().join(", ")), |near| format!("did you mean `{near}`?"))
 }
 
+/// What a reader of values says is wrong, in words of people who write settings: the name that was meant, where one was, and what belongs
+/// there instead of what a compiler calls it.
+pub fn told(message: &str) -> String {
+    const TYPES: [(&str, &[&str]); 4] = [
+        ("a whole number from 0", &["u8", "u16", "u32", "u64", "usize"]),
+        ("a whole number", &["i8", "i16", "i32", "i64"]),
+        ("a number", &["f32", "f64"]),
+        ("a list", &["a sequence"]),
+    ];
+    let mut words = message.split('`').skip(1).step_by(2);
+    match (message.split_once(", expected "), words.next()) {
+        (Some((unknown, _)), Some(name)) if message.starts_with("unknown ") => {
+            format!("{}; {}", unknown.replacen("unknown variant", "unknown value", 1), hint(name, words))
+        }
+        (Some((found, wanted)), _) => {
+            let known = TYPES.into_iter().find(|(_, names)| names.contains(&wanted)).map_or(wanted, |(words, _)| words);
+            format!("{found}, expected {known}")
+        }
+        (None, _) => message.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -29,5 +51,17 @@ mod tests {
         assert_eq!(closest(&"x".repeat(65), known.into_iter()), None);
         assert_eq!(hint("time_out", known.into_iter()), "did you mean `timeout`?");
         assert_eq!(hint("colour", known.into_iter()), "known are max_steps, timeout");
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_without_names_of_types() {
+        assert_eq!(told("invalid type: string \"soon\", expected u32"), "invalid type: string \"soon\", expected a whole number from 0");
+        assert_eq!(told("invalid type: boolean `true`, expected f64"), "invalid type: boolean `true`, expected a number");
+        assert_eq!(
+            told("unknown variant `enforced`, expected one of `off`, `observe`, `enforce`"),
+            "unknown value `enforced`; did you mean `enforce`?"
+        );
+        assert_eq!(told("unknown field `x`, expected `name` or `age`"), "unknown field `x`; known are name, age");
+        assert_eq!(told("must be at least 16"), "must be at least 16");
     }
 }

@@ -131,6 +131,14 @@ pub enum SettingsSource {
 }
 
 impl SettingsSource {
+    /// What is in no file stands before it.
+    fn line(&self) -> usize {
+        match self {
+            Self::File { line, .. } => *line,
+            Self::Default | Self::Environment(_) | Self::Flag(_) => 0,
+        }
+    }
+
     /// Short enough for an error: a variable's name may be as long as its value.
     fn cut(self) -> Self {
         const MOST_CHARS: usize = 80;
@@ -250,8 +258,15 @@ impl Loaded {
                 let said = |problem: SettingsProblem| {
                     SettingsError::new(source_of(&layers, &problem.path), problem.path.join("."), problem.problem)
                 };
-                let more = others(tree, &first).into_iter().map(said).collect();
-                Err(SettingsError { more, ..said(first) })
+                let mut more: Vec<SettingsError> = others(tree, &first).into_iter().map(said).collect();
+                let mut first = said(first);
+                // In the order of the file.
+                more.sort_by_key(|problem| problem.source.line());
+                if let Some(earliest) = more.first_mut().filter(|earliest| earliest.source.line() < first.source.line()) {
+                    std::mem::swap(earliest, &mut first);
+                    more.sort_by_key(|problem| problem.source.line());
+                }
+                Err(SettingsError { more, ..first })
             }
         }
     }
@@ -437,7 +452,7 @@ mod tests {
             ("[log]\nretention_days = 0\n", 2, "must be from 1 to 3650"),
             ("[sever]\n", 1, "did you mean `server`?"),
             ("[savings]\nusd_per_operation = -1\n", 2, "must be from 0"),
-            ("[savings.operations]\nhandof = 2\n", 2, "unknown variant `handof`"),
+            ("[savings.operations]\nhandof = 2\n", 2, "unknown value `handof`; did you mean `handoff`?"),
             ("[server]\nlisten = \"here\"\n", 2, "no address"),
             ("[server]\nhosts = [\"a.b\", \"http://a\"]\n", 2, "without scheme and port"),
             ("[server]\ntls_cert = \"a.pem\"\n", 1, "--tls-key"),
@@ -461,6 +476,8 @@ mod tests {
         assert!(error.contains("tls_key"), "{error}");
         assert!(!error.contains(&at(10)), "the log is not blamed for the states\n{error}");
         assert_eq!(error.lines().count(), 9, "{error}");
+        let lines: Vec<usize> = error.lines().filter_map(|line| line.split(':').nth(1)?.parse().ok()).collect();
+        assert!(lines.len() >= 8 && lines.is_sorted(), "in the order of the file\n{error}");
         let alone = check("[log]\nretention_days = 0\n").unwrap_err();
         assert!(alone.more.is_empty());
     }

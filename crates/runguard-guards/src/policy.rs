@@ -393,6 +393,10 @@ fn section_tree<'a>(guards: &Tree, path: &mut Vec<&'a str>, section: &[&'a str],
         let table = as_table(value, path)?;
         if depth + 1 < section.len() {
             check_guard_of_doors(table, path, doors)?;
+            // Told where it stands, not at the doors that inherit it.
+            if let Some(mode) = table.get(MODE) {
+                read::<Mode>(mode, &[path.as_slice(), &[MODE]].concat())?;
+            }
             for key in [MODE, RULES] {
                 if let Some(value) = table.get(key) {
                     tree.insert(key.to_owned(), value.clone());
@@ -540,7 +544,7 @@ fn read<T: DeserializeOwned>(value: &Value, path: &[&str]) -> Result<T, Settings
 /// Why a value does not fit. A value that looks like an address or a login may hold a password, and is not repeated.
 fn said(error: &serde_json::Error) -> String {
     let harmless = |word: &&str| !word.contains("://") && !word.contains(['@', '=']);
-    error.to_string().split(' ').map(|word| Some(word).filter(harmless).unwrap_or("…")).collect::<Vec<_>>().join(" ")
+    nearest::told(&error.to_string().split(' ').map(|word| Some(word).filter(harmless).unwrap_or("…")).collect::<Vec<_>>().join(" "))
 }
 
 /// The mode of a rule that nobody has set.
@@ -641,7 +645,7 @@ mod tests {
         for (guards, path, says) in [
             (json!({"handof": {}}), "guards.handof", "did you mean `handoff`?"),
             (json!({"handoff": {"max_handofs": 1}}), "guards.handoff.max_handofs", "did you mean `max_handoffs`?"),
-            (json!({"handoff": {"max_handoffs": "six"}}), "guards.handoff.max_handoffs", "expected u32"),
+            (json!({"handoff": {"max_handoffs": "six"}}), "guards.handoff.max_handoffs", "expected a whole number from 0"),
             (json!({"handoff": {"max_handoffs": 100_000}}), "guards.handoff.max_handoffs", "must be from"),
             (json!({"handoff": {"mode": "on"}}), "guards.handoff.mode", "enforce"),
             (json!({"handoff": {"rules": {"cycle": "off"}}}), "guards.handoff.rules.cycle", "unknown rule"),
@@ -649,6 +653,7 @@ mod tests {
             (json!({"ai_task_retry": {"patterns": {"t": "("}}}), "guards.ai_task_retry.patterns.t", "regular expression"),
             (json!({"kb_requery": {"voiceflow": {"low_confidence": 2}}}), "guards.kb_requery.voiceflow.low_confidence", "from 0 to 1"),
             (json!({"kb_requery": {"max_queries": 2}}), "guards.kb_requery.max_queries", "botpress"),
+            (json!({"kb_requery": {"mode": "enforced"}}), "guards.kb_requery.mode", "did you mean `enforce`?"),
             (json!({"ai_task_retry": {"window": "1y"}}), "guards.ai_task_retry.window", "unit of time"),
         ] {
             let problem = build(guards.clone()).unwrap_err();

@@ -14,7 +14,7 @@ const MOST: usize = 20;
 pub(super) fn read<S: DeserializeOwned>(text: &str) -> (Option<S>, Vec<String>) {
     let said = |problem: &toml::de::Error| {
         let line = problem.span().map_or(1, |span| line_at(text, span.start));
-        format!("line {line}: {}", meant(problem.message().trim_end()))
+        format!("line {line}: {}", nearest::told(problem.message().trim_end()))
     };
     let mut table = match DeTable::parse(text) {
         Ok(table) => table,
@@ -88,15 +88,6 @@ fn leave_out(table: &mut DeTable<'_>, place: &Range<usize>) -> Option<String> {
     table.remove(key.as_str()).map(|_| key)
 }
 
-/// "unknown field, expected one of these" with the one that was meant, where one was.
-fn meant(message: &str) -> String {
-    let mut words = message.split('`').skip(1).step_by(2);
-    match (message.split_once(", expected "), words.next()) {
-        (Some((unknown, _)), Some(name)) if message.starts_with("unknown ") => format!("{unknown}; {}", nearest::hint(name, words)),
-        _ => message.to_owned(),
-    }
-}
-
 /// A line for each, with the file it stands in.
 pub(super) fn listed(file: Option<&str>, problems: &[String]) -> String {
     let mut text = String::new();
@@ -142,7 +133,7 @@ comand = ["x"]
         let told = problems(text);
         let expected = [
             ("line 2: unknown field `sytem`", "did you mean `system`?"),
-            ("line 4: unknown variant `opnai`", "did you mean `openai`?"),
+            ("line 4: unknown value `opnai`", "did you mean `openai`?"),
             ("line 6: unknown field `max_token`", "did you mean `max_tokens`?"),
             ("line 8: invalid type: string", ""),
             ("line 10: unknown field `colour`", "known are "),

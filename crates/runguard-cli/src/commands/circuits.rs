@@ -118,12 +118,12 @@ impl Circuits {
         if let Some(cursor) = circuits["next_cursor"].as_str() {
             let counts = &circuits["counts"];
             let shown = |phase: &str| format!("{} {}", counts[phase], phase.replace('_', "-"));
-            anstream::eprintln!(
+            output::note(&format!(
                 "There are more: {}, {}, {} in all. Go on with --cursor {cursor}",
                 shown("open"),
                 shown("half_open"),
                 shown("closed")
-            );
+            ));
         }
         Ok(())
     }

@@ -42,7 +42,9 @@ impl Used {
         }
         let right = |text: String| Cell::new(text).right();
         let mut table = output::table(&["week from", "bot", "sessions", "AI steps", "steps a session", "change"]);
-        for week in &used.weeks {
+        // The sum of one bot is what it is itself.
+        let bots: std::collections::BTreeSet<_> = used.weeks.iter().filter_map(|week| week.bot.as_deref()).collect();
+        for week in used.weeks.iter().filter(|week| bots.len() > 1 || week.bot.is_some()) {
             let bot = week.bot.as_deref().map_or_else(|| "all".to_owned(), named);
             let numbers = [week.sessions.to_string(), week.ai_steps.to_string(), format!("{:.2}", week.steps_per_session), changed(week)];
             let partly = if week.is_whole { "" } else { " (in part)" };
@@ -63,12 +65,21 @@ impl Used {
         }
         output::line("")?;
         output::show(&table)?;
-        let mut table = output::table(&["heaviest step", "guard", "bot", "day", "operations", "credits", "dollars", "blocked"]);
-        for step in used.steps.iter().take(MOST_STEPS) {
+        let steps: Vec<&Step> = used.steps.iter().take(MOST_STEPS).collect();
+        // On a terminal there is room for the name of a step where all are of one bot.
+        let has_bots = output::terminal_columns().is_none() || steps.iter().any(|step| step.bot != steps[0].bot);
+        let headers = ["heaviest step", "guard", "bot", "day", "operations", "credits", "dollars", "blocked"];
+        let shown = |place: usize| has_bots || headers[place] != "bot";
+        let mut table = output::table(&(0..headers.len()).filter(|place| shown(*place)).map(|place| headers[place]).collect::<Vec<_>>());
+        for step in steps {
             let numbers = [step.operations.to_string(), output::amount(step.credits), output::amount(step.usd), step.refused.to_string()];
             let names = [in_words(step), output::clean(&step.guard), named(&step.bot), step.day.clone()];
-            table.add_row(names.map(Cell::new).into_iter().chain(numbers.map(right)));
+            let cells = names.map(Cell::new).into_iter().chain(numbers.map(right));
+            table.add_row(cells.enumerate().filter(|(place, _)| shown(*place)).map(|(_, cell)| cell));
         }
+        // What a step is known by may be cut.
+        table.keep_whole(&(if has_bots { 3..headers.len() } else { 2..headers.len() - 1 }).collect::<Vec<_>>());
+        table.favour(0);
         output::line("")?;
         output::show(&table)?;
         output::behind(used.behind_rows);

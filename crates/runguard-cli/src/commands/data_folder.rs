@@ -4,7 +4,7 @@
 //! are brought home, as the next start would.
 
 use super::serve::stop_signal;
-use owo_colors::OwoColorize;
+use crate::output;
 use runguard_replay::evaluate::Instead;
 use runguard_store::{INDEX_FILE, JOURNAL_PREFIX, LOG_FILE, bring_home, is_in_use};
 use std::path::{Path, PathBuf};
@@ -37,10 +37,9 @@ impl Copies {
                     copies.instead.insert(file.clone(), opened);
                     copies.folders.push(copy);
                 }
-                Err(why) => anstream::eprintln!(
-                    "{} the last rows of {}, those in {JOURNAL_PREFIX}*, are not read: {why}",
-                    "note:".yellow(),
-                    folder.display()
+                Err(why) => output::remark(
+                    "note",
+                    &format!("the last rows of {}, those in {JOURNAL_PREFIX}*, are not read: {why}", folder.display()),
                 ),
             }
         }

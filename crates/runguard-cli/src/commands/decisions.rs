@@ -15,8 +15,6 @@ use std::io::BufRead;
 const USUAL: u32 = 20;
 /// How many of the past, before those that happen.
 const USUAL_BEFORE: u32 = 10;
-/// Columns of a terminal that has room for words.
-const ROOM_FOR_WORDS: u16 = 120;
 
 #[derive(Debug, Args)]
 pub(crate) struct Decisions {
@@ -82,7 +80,7 @@ impl Decisions {
             return output::line("No decisions that fit.");
         }
         // The words of a decision say what its reason and its subject do; where there is no room, they go first.
-        let has_room = output::terminal_columns().is_none_or(|columns| columns >= ROOM_FOR_WORDS);
+        let has_room = output::terminal_columns().is_none_or(|columns| columns >= output::ROOM_FOR_WORDS);
         let headers = ["time", "guard", "session", "subject", "outcome", "reason", "message"];
         let mut table = output::table(if has_room { &headers } else { &headers[..6] });
         for row in rows {
@@ -98,6 +96,7 @@ impl Decisions {
             table.add_row(cells.into_iter().chain(words));
         }
         table.keep_whole(&[0, 1, 4]);
+        table.favour(2);
         output::show(&table)?;
         if page["next_cursor"].is_string() {
             output::note("There are more; --limit shows up to 1000, and filters narrow it down.");

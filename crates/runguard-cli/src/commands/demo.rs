@@ -15,6 +15,7 @@ use clap::Args;
 use owo_colors::OwoColorize;
 use runguard_core::money::NanoDollars;
 use runguard_core::nearest;
+use runguard_core::text::grouped;
 use runguard_core::{Span, Timestamp};
 use runguard_engine::KeyRing;
 use runguard_engine::clock::system_now;
@@ -115,11 +116,16 @@ impl Demo {
                 .collect();
             return output::json(&json!({ "scenarios": all }));
         }
-        let mut table = output::table(&["scenario", "weight", "what happens", "the guards say"]);
+        // Where there is no room for both, what happens is read and the rest is left out.
+        let has_room = output::terminal_columns().is_none_or(|columns| columns >= output::ROOM_FOR_WORDS);
+        let headers = ["scenario", "weight", "what happens", "the guards say"];
+        let mut table = output::table(if has_room { &headers } else { &headers[..3] });
+        table.keep_whole(&[0, 1]);
         for scenario in SCENARIOS {
             let reasons = if scenario.is_healthy() { "nothing".to_owned() } else { codes(scenario).join(", ") };
-            let weight = if scenario.weight == 0 { "once".to_owned() } else { scenario.weight.to_string() };
-            table.add_row([scenario.name, &weight, scenario.about, &reasons]);
+            let weight = if scenario.weight == 0 { "if named".to_owned() } else { scenario.weight.to_string() };
+            let words = has_room.then_some(reasons);
+            table.add_row([scenario.name, &weight, scenario.about].map(Cell::new).into_iter().chain(words.map(Cell::new)));
         }
         output::show(&table)
     }
@@ -140,7 +146,7 @@ impl Demo {
                 Some(text) => text.trim().parse::<u32>().ok().filter(|weight| *weight <= 1_000_000).ok_or_else(|| {
                     Failure::Usage(format!("--scenario {given}: a weight is a whole number from 0 to 1000000, as in {name}=5"))
                 })?,
-                None => SCENARIOS[known].weight.max(1),
+                None => SCENARIOS[known].weight,
             };
             if mix.iter().any(|(already, _)| *already == known) {
                 return Err(Failure::Usage(format!("--scenario: `{name}` is there twice")));
@@ -177,7 +183,8 @@ impl Demo {
             open_browser(url);
         }
         let plan = Plan::live(self.seed, self.seconds, self.rate, mix);
-        self.say(&format!("{} conversations in {} s, about {} requests a second", plan.len(), self.seconds, self.rate));
+        let conversations = output::count(plan.len() as u64, "conversation");
+        self.say(&format!("{conversations} in {} s, about {} a second", self.seconds, output::count(self.rate, "request")));
         let started = Instant::now();
         let tallies =
             self.send(plan, url, interrupted, price).await.map_err(|problem| Failure::Failed(format!("the demo stopped: {problem}")))?;
@@ -213,10 +220,11 @@ impl Demo {
         };
         let total = tallies.total();
         self.say(&format!(
-            "{days} days of history: {} conversations, {} decisions, {} blocked, written in {:.1} s",
-            total.conversations,
-            total.asked,
-            total.blocked,
+            "{} of history: {}, {}, {} blocked, written in {:.1} s",
+            output::count(days, "day"),
+            output::count(total.conversations, "conversation"),
+            output::count(total.asked, "decision"),
+            grouped(total.blocked),
             started.elapsed().as_secs_f64()
         ));
         Ok(tallies)
@@ -265,7 +273,12 @@ impl Demo {
 
     /// For people: beside the JSON, if that was asked for.
     fn say(&self, text: &str) {
-        if self.json { anstream::eprintln!("{text}") } else { anstream::println!("{text}") }
+        if self.json {
+            output::note(text);
+        } else {
+            // Who does not read the output any more hears of it where it matters: with the sums.
+            let _ = output::prose(text);
+        }
     }
 }
 

@@ -302,7 +302,7 @@ impl Estimate {
             }
         }
         output::show(&table)?;
-        output::line("(!) the page has miscounted; `runguard estimate --example NAME` says where")
+        output::prose("(!) the page has miscounted; `runguard estimate --example NAME` says where")
     }
 }
 
@@ -383,7 +383,7 @@ fn print(inputs: &Inputs, lines: &[Line]) -> Result<(), Failure> {
         let share = (u128::from(line.saved.operations) * 1000).checked_div(u128::from(line.without.operations)).unwrap_or(0);
         output::line(&format!("{}.{} % of the loop's operations are saved.", share / 10, share % 10))?;
         if line.base.operations > 0 {
-            output::line(&format!("The conversations' own operations{}: {}.", per(line.period), grouped(line.base.operations)))?;
+            output::prose(&format!("The conversations' own operations{}: {}.", per(line.period), grouped(line.base.operations)))?;
         }
     }
     Ok(())
@@ -420,7 +420,7 @@ fn dollars_at(decimals: u32, row: [NanoDollars; 3]) -> [String; 3] {
 }
 
 fn figures(example: &Example) -> Result<(), Failure> {
-    output::line(&format!("\n{}: {}", example.page, example.about))?;
+    output::prose(&format!("\n{}: {}", example.page, example.about))?;
     for Figure { what, document, right, note } in (example.figures)() {
         let said = match document {
             Some(document) if document == right => format!("{}, as the page says", grouped(right)),
@@ -428,7 +428,7 @@ fn figures(example: &Example) -> Result<(), Failure> {
             None => grouped(right),
         };
         let note = if note.is_empty() { String::new() } else { format!(" ({note})") };
-        output::line(&format!("  {what}: {said}{note}"))?;
+        output::prose(&format!("  {what}: {said}{note}"))?;
     }
     Ok(())
 }

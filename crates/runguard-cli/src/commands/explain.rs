@@ -11,6 +11,7 @@ use runguard_replay::evaluate::Recorded;
 use runguard_replay::explain::{Explained, ExplainedStep, News, NotFound, Stretch, Wanted, explain, find};
 use runguard_replay::format;
 use runguard_replay::html;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
@@ -84,7 +85,7 @@ impl Explain {
             NotFound::Missing { .. } => Failure::NotFound(error.to_string()),
         })?;
         if others && matches!(wanted, Wanted::First(_)) {
-            anstream::eprintln!("{} the file holds other runs as well; FILE:LINE or FILE#ID takes one of them", "note:".yellow());
+            output::remark("note", "the file holds other runs as well; FILE:LINE or FILE#ID takes one of them");
         }
         let explained = explain(&run, &guards);
         if let Some(target) = &self.html {
@@ -97,8 +98,8 @@ impl Explain {
         if self.html.as_deref() == Some("-") {
             return Ok(());
         }
-        for line in lines(&explained, if self.all { Fold::Nothing } else { Fold::Boring }) {
-            output::line(&line)?;
+        for line in lines(&explained, if self.all { Fold::Nothing } else { Fold::Boring }, output::terminal_columns()) {
+            output::prose(&line)?;
         }
         Ok(())
     }
@@ -110,20 +111,97 @@ enum Fold {
     Boring,
 }
 
-/// Columns of a tool's name.
-const TOOL: usize = 22;
+/// What the columns of a step are called, and how wide they are where there is room for all.
+const COLUMNS: [(&str, usize); 15] = [
+    ("step", 5),
+    ("tool", 22),
+    ("call", 8),
+    ("result", 8),
+    ("new?", 5),
+    ("row", 5),
+    ("round", 7),
+    ("news", 7),
+    ("error", 6),
+    ("said", 5),
+    ("check", 5),
+    ("back", 5),
+    ("same", 5),
+    ("fails", 5),
+    ("long", 5),
+];
+const TOOL: usize = 1;
+/// What a step was known by, which nobody reads: it goes first where there is no room.
+const HASHES: [usize; 2] = [2, 3];
+/// The first of those in which something is counted.
+const FIRST_COUNT: usize = 5;
+const NOTHING: &str = "–";
+/// Behind the name of a tool.
+const FAILED: &str = " ✗";
+/// Less of a tool's name tells no two of them apart.
+const SHORTEST_TOOL: usize = 8;
 
-fn lines(explained: &Explained, fold: Fold) -> Vec<String> {
+fn blanks_before(place: usize) -> usize {
+    match place {
+        0 => 0,
+        TOOL..FIRST_COUNT => 2,
+        _ => 1,
+    }
+}
+
+/// How wide each column is; those that are left out have no width.
+struct Layout([usize; COLUMNS.len()]);
+
+impl Layout {
+    /// All of it, or what fits between the edges of a terminal: without what counted nothing, then without hashes, then with shorter names.
+    fn of(explained: &Explained, room: Option<u16>) -> Self {
+        let mut widths = COLUMNS.map(|(_, width)| width);
+        let Some(room) = room.map(usize::from) else { return Self(widths) };
+        let rows: Vec<_> = explained.steps.iter().map(|step| cells(step, explained)).collect();
+        for (place, width) in widths.iter_mut().enumerate() {
+            let longest = rows.iter().map(|row| row[place].chars().count()).max().unwrap_or(0);
+            *width = if place >= FIRST_COUNT && rows.iter().all(|row| row[place] == NOTHING) {
+                0
+            } else {
+                longest.max(COLUMNS[place].0.len()).min(COLUMNS[place].1.max(longest))
+            };
+        }
+        widths[TOOL] = widths[TOOL].min(COLUMNS[TOOL].1);
+        let taken = |widths: &[usize]| {
+            widths.iter().enumerate().filter(|(_, width)| **width > 0).map(|(place, width)| blanks_before(place) + width).sum::<usize>()
+        };
+        if taken(&widths) > room {
+            for place in HASHES {
+                widths[place] = 0;
+            }
+        }
+        let too_many = taken(&widths).saturating_sub(room);
+        widths[TOOL] = widths[TOOL].saturating_sub(too_many).max(SHORTEST_TOOL.min(widths[TOOL]));
+        Self(widths)
+    }
+
+    fn line(&self, cells: &[String; COLUMNS.len()]) -> String {
+        let mut line = String::new();
+        for (place, (cell, &width)) in cells.iter().zip(&self.0).enumerate().filter(|(_, (_, width))| **width > 0) {
+            line.extend(std::iter::repeat_n(' ', blanks_before(place)));
+            let text = match cell.strip_suffix(FAILED) {
+                Some(name) => output::cut(name, width.saturating_sub(FAILED.chars().count())) + FAILED,
+                None => output::cut(cell, width),
+            };
+            // Names begin below each other, numbers end so.
+            let _ = if (TOOL..FIRST_COUNT).contains(&place) { write!(line, "{text:width$}") } else { write!(line, "{text:>width$}") };
+        }
+        line
+    }
+}
+
+fn lines(explained: &Explained, fold: Fold, room: Option<u16>) -> Vec<String> {
+    let layout = Layout::of(explained, room);
     let mut lines = vec![about(explained)];
-    let heading = format!(
-        "{:>5}   {:TOOL$} {:8}  {:8}  {:5} {:>5} {:>7} {:>7} {:>6} {:>5} {:>5} {:>5} {:>5} {:>5} {:>5}",
-        "step", "tool", "call", "result", "new?", "row", "round", "news", "error", "said", "check", "back", "same", "fails", "long"
-    );
-    lines.push(heading.dimmed().to_string());
+    lines.push(layout.line(&COLUMNS.map(|(name, _)| name.to_owned())).dimmed().to_string());
     for stretch in explained.stretches() {
         match (stretch, fold) {
             (Stretch::Shown(steps), _) | (Stretch::Folded(steps), Fold::Nothing) => {
-                lines.extend(steps.iter().flat_map(|step| step_lines(step, explained)));
+                lines.extend(steps.iter().flat_map(|step| step_lines(step, explained, &layout)));
             }
             (Stretch::Folded(steps), Fold::Boring) => {
                 lines.push(format!("{:>5} {}", "⋮", format!("{} steps, all with something new (--all shows them)", steps.len()).dimmed()));
@@ -131,7 +209,7 @@ fn lines(explained: &Explained, fold: Fold) -> Vec<String> {
             (Stretch::AfterStop(steps), _) => {
                 lines.push(format!("{:>5} {}", "✂", format!("{} steps that would not have been made:", steps.len()).dimmed()));
                 if fold == Fold::Nothing {
-                    lines.extend(steps.iter().map(|step| row(step, explained).dimmed().to_string()));
+                    lines.extend(steps.iter().map(|step| layout.line(&cells(step, explained)).dimmed().to_string()));
                 }
             }
         }
@@ -167,8 +245,8 @@ fn about(explained: &Explained) -> String {
 }
 
 /// A step, and below it what fired.
-fn step_lines(step: &ExplainedStep, explained: &Explained) -> Vec<String> {
-    let row = row(step, explained);
+fn step_lines(step: &ExplainedStep, explained: &Explained, layout: &Layout) -> Vec<String> {
+    let row = layout.line(&cells(step, explained));
     let (row, mark) = match step.rung {
         Rung::Stop => (row.red().to_string(), "■ stop".red().bold().to_string()),
         Rung::Block => (row.yellow().to_string(), "▲ block".yellow().bold().to_string()),
@@ -193,31 +271,34 @@ fn step_lines(step: &ExplainedStep, explained: &Explained) -> Vec<String> {
     lines
 }
 
-fn row(step: &ExplainedStep, explained: &Explained) -> String {
+fn cells(step: &ExplainedStep, explained: &Explained) -> [String; COLUMNS.len()] {
     let (counters, settings) = (&step.counters, &explained.settings);
     let reached = |count: u32, threshold: u32| match (count, threshold) {
-        (0, _) => "–".to_owned(),
+        (0, _) => NOTHING.to_owned(),
         (count, 0) => count.to_string(),
         (count, threshold) => format!("{count}/{threshold}"),
     };
-    let mut tool: String = output::clean(if step.message { "(says)" } else { &step.tool }).chars().take(TOOL).collect();
+    let mut tool = output::clean(if step.message { "(says)" } else { &step.tool });
     if step.failed {
-        tool = format!("{} ✗", tool.chars().take(TOOL - 2).collect::<String>());
+        tool.push_str(FAILED);
     }
     let cycle =
-        counters.cycle.map_or_else(|| "–".to_owned(), |(period, rounds)| format!("{period}×{}", reached(rounds, settings.cycle.stop)));
-    let news = if counters.window == 0 { "–".to_owned() } else { format!("{} of {}", counters.window_new, counters.window) };
+        counters.cycle.map_or_else(|| NOTHING.to_owned(), |(period, rounds)| format!("{period}×{}", reached(rounds, settings.cycle.stop)));
+    let news = if counters.window == 0 { NOTHING.to_owned() } else { format!("{} of {}", counters.window_new, counters.window) };
     let seen = match step.news {
         News::New => "new",
         News::Known => "known",
         News::NotCounted => "–",
     };
-    format!(
-        "{:>5}   {tool:TOOL$} {:8}  {:8}  {seen:5} {:>5} {cycle:>7} {news:>7} {:>6} {:>5} {:>5} {:>5} {:>5} {:>5} {:>5}",
-        step.number,
+    [
+        step.number.to_string(),
+        tool,
         step.args.to_string(),
         step.result.map_or_else(|| "?".to_owned(), |result| result.to_string()),
+        seen.to_owned(),
         reached(counters.identical, settings.identical.stop),
+        cycle,
+        news,
         reached(counters.same_error, settings.same_error.stop),
         reached(counters.messages.max(counters.message_rounds), settings.messages.stop),
         reached(counters.unmoved, settings.unmoved.stop),
@@ -225,5 +306,5 @@ fn row(step: &ExplainedStep, explained: &Explained) -> String {
         reached(counters.same_result, settings.same_result.stop),
         reached(counters.failing, settings.failing.stop),
         counters.with_share_of_tokens(reached(counters.long_run, settings.long_run.stop), settings),
-    )
+    ]
 }

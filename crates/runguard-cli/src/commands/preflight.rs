@@ -105,7 +105,7 @@ impl Preflight {
             // Asked first: a service that does not answer is found out before anything is said.
             let before = Before { newest: log.newest(&scenario)?, open: log.open_circuits(&scenario)? };
             if !self.json {
-                anstream::eprintln!("{}: {}", scenario.name, scenario.about);
+                output::note(&format!("{}: {}", scenario.name, scenario.about));
             }
             let talks = converse(&bot, &scenario).map_err(|problem| Failure::Failed(format!("scenario `{}`: {problem}", scenario.name)))?;
             seen.push(log.judge(scenario, &talks, &before)?);

@@ -48,12 +48,12 @@ impl Preview {
 
 pub(super) fn show(report: &Value) -> Result<(), Failure> {
     let number = |value: &Value| value.as_i64().unwrap_or(0);
-    output::line(&format!(
-        "{}: decisions from {2} to {3}: {1}{4}",
+    output::prose(&format!(
+        "{}: {} from {} to {}{}",
         output::text(&report["guard"]),
-        number(&report["rows"]),
-        output::text(&report["since"]),
-        output::text(&report["until"]),
+        output::count(report["rows"].as_u64().unwrap_or(0), "decision"),
+        output::time(&report["since"]),
+        output::time(&report["until"]),
         if report["truncated"] == true { " (the newest; there are more)" } else { "" }
     ))?;
     let mut table = output::table(&["", "before", "after", "difference"]);
@@ -72,6 +72,8 @@ pub(super) fn show(report: &Value) -> Result<(), Failure> {
             if total as usize > changed.len() { ", the newest of them:" } else { "" }
         ))?;
         let mut table = output::table(&["time", "session", "subject", "before", "after", "reason"]);
+        table.keep_whole(&[0, 3, 4]);
+        table.favour(1);
         for row in changed {
             table.add_row([
                 output::time_cell(&row["time"]),

@@ -210,11 +210,11 @@ fn how_far(bytes: u64, total: u64) -> String {
 
 fn tell_broken(summary: &Summary) {
     for broken in &summary.broken {
-        anstream::eprintln!("{} {}", "not read:".yellow(), output::clean(&broken.to_string()));
+        output::remark("not read", &output::clean(&broken.to_string()));
     }
     let more = summary.broken_lines - summary.broken.len() as u64;
     if more > 0 {
-        anstream::eprintln!("and {} more", grouped(more));
+        output::note(&format!("and {} more", grouped(more)));
     }
 }
 
@@ -237,19 +237,21 @@ fn right(text: String) -> Cell {
 fn print(summary: &Summary, took: Duration) -> Result<(), Failure> {
     let seconds = took.as_secs_f64().max(1e-9);
     output::line(&format!(
-        "{} runs, {} steps{} in {seconds:.1} s ({} steps/s){}",
-        grouped(summary.runs),
-        grouped(summary.steps),
+        "{}, {}{} in {seconds:.1} s ({} steps/s){}",
+        output::count(summary.runs, "run"),
+        output::count(summary.steps, "step"),
         if summary.dollars > 0.0 { format!(", ${:.2}", summary.dollars) } else { String::new() },
         grouped((summary.steps as f64 / seconds) as u64),
         if summary.finished { String::new() } else { format!("; {}", "cut short: what follows is of these alone".yellow()) },
     ))?;
     if summary.broken_lines > 0 {
-        output::line(&format!("{} lines could not be read and are not in the figures", grouped(summary.broken_lines)))?;
+        let are = if summary.broken_lines == 1 { "is" } else { "are" };
+        output::prose(&format!("{} could not be read and {are} not in the figures", output::count(summary.broken_lines, "line")))?;
     }
-    let presets: Vec<String> = summary.presets.iter().map(|preset| format!("{} ({} runs)", preset.name, grouped(preset.runs))).collect();
-    output::line(&format!("Presets: {}\n", presets.join(", ")))?;
-    output::line(&format!("{}\n", summary.headline().bold()))?;
+    let presets: Vec<String> =
+        summary.presets.iter().map(|preset| format!("{} ({})", preset.name, output::count(preset.runs, "run"))).collect();
+    output::prose(&format!("Presets: {}\n", presets.join(", ")))?;
+    output::prose(&format!("{}\n", summary.headline().bold()))?;
 
     output::line(&format!("{} (in brackets: 95 % confidence)", "What would have been ended, saved and lost".bold()))?;
     let columns = Columns::of(summary);

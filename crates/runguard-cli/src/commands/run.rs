@@ -7,6 +7,7 @@
 
 use super::local::{Http, Service};
 use crate::failure::Failure;
+use crate::output;
 use clap::Args;
 use runguard_core::money::NanoDollars;
 use runguard_core::time::Span;
@@ -218,23 +219,23 @@ fn report(folder: &Path, spent: Option<Spent>, max_usd: Option<NanoDollars>) {
     if begun == 0 {
         if !says_why_not {
             let [python, node] = INSTALL.map(|(_, how)| how);
-            anstream::eprintln!(
+            output::note(&format!(
                 "runguard: no process reported, so nothing was counted. {NO_SANDBOX} The package has to be installed where the program runs: {python}, or {node}"
-            );
+            ));
         }
         return;
     }
     let reported = if begun == 1 { "1 process reported".to_owned() } else { format!("{begun} processes reported") };
     match spent {
-        Some(spent) if spent.is_nothing() => anstream::eprintln!("runguard: {reported}, and no model call was counted. {NO_SANDBOX}"),
+        Some(spent) if spent.is_nothing() => output::note(&format!("runguard: {reported}, and no model call was counted. {NO_SANDBOX}")),
         Some(spent) => {
             let limit = max_usd.map_or_else(String::new, |limit| format!(" of {limit}"));
-            anstream::eprintln!("runguard: spent {}{limit}; {reported}", NanoDollars::from_dollars(spent.usd).unwrap_or_default());
+            output::note(&format!("runguard: spent {}{limit}; {reported}", NanoDollars::from_dollars(spent.usd).unwrap_or_default()));
         }
-        None => anstream::eprintln!("runguard: {reported}"),
+        None => output::note(&format!("runguard: {reported}")),
     }
     for trip in trips {
-        anstream::eprintln!("runguard: stopped: {}", crate::output::clean(&trip));
+        output::note(&format!("runguard: stopped: {}", output::clean(&trip)));
     }
 }
 

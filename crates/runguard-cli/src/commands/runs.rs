@@ -104,17 +104,16 @@ impl Runs {
         if page.runs.is_empty() {
             return output::line("No run asked a model in this time.");
         }
-        let mut table = output::table(&["state", "calls", "dollars", "last seen", "run"]);
+        let mut table = output::table(&["state", "calls", "dollars", "last seen", "run", "about"]);
         for run in &page.runs {
             let right = |text: String| Cell::new(text).right();
-            let seen = run.last_seen.get(5..16).unwrap_or(&run.last_seen).replace('T', " ");
             let numbers = [output::short_count(run.sum.calls), dollars(run.sum.usd)].map(right);
-            let named = [Cell::new(seen), Cell::new(output::clean(&run.run))];
+            let named = [output::time_cell(&run.last_seen.as_str().into()), Cell::new(output::clean(&run.run)), Cell::new(about(run))];
             table.add_row([Cell::new(run.state.code())].into_iter().chain(numbers).chain(named));
-            table.add_row(["", "", "", "", &output::short(&about(run), 38)]);
         }
-        // A name is whole: it is what `stop` asks for.
-        table.keep_whole(&[4]);
+        table.keep_whole(&[0, 1, 2, 3]);
+        // It is what `stop` asks for.
+        table.favour(4);
         output::show(&table)?;
         output::more(page.next_cursor.as_deref(), page.found);
         output::behind(page.behind_rows);

@@ -119,17 +119,27 @@ impl Serve {
         let server = Server::bind(engine.clone()).await.map_err(|error| Failure::Failed(error.to_string()))?;
         let url = server.url();
         let limits = limits_of(&engine.settings.load());
-        tracing::info!(
-            version = env!("CARGO_PKG_VERSION"),
-            listen = url,
-            data = %folder.display(),
-            state = if state.is_empty() { "own files" } else { &state },
-            log = if log.is_empty() { "own files" } else { &log },
-            settings = loaded.file.as_ref().map_or("defaults".to_owned(), |file| file.display().to_string()),
-            keys = if is_open { "none: open to this machine" } else { "required" },
-            limits,
-            "RunGuard is ready"
-        );
+        macro_rules! ready {
+            ($level:ident) => {
+                tracing::$level!(
+                    version = env!("CARGO_PKG_VERSION"),
+                    listen = url,
+                    data = %folder.display(),
+                    state = if state.is_empty() { "own files" } else { &state },
+                    log = if log.is_empty() { "own files" } else { &log },
+                    settings = loaded.file.as_ref().map_or("defaults".to_owned(), |file| file.display().to_string()),
+                    keys = if is_open { "none: open to this machine" } else { "required" },
+                    limits,
+                    "RunGuard is ready"
+                )
+            };
+        }
+        // Whoever reads along is told by the banner.
+        if logging.is_read() {
+            ready!(debug);
+        } else {
+            ready!(info);
+        }
         if is_open && !engine.settings.load().server.hosts.is_empty() {
             tracing::warn!(
                 "`server.hosts` lets a proxy in while there is no key: whoever reaches the proxy may do everything here; make keys (`runguard key create`)"
@@ -213,7 +223,7 @@ fn banner(shown: &Shown<'_>) -> String {
     let data = whole(data);
     let kept = if *is_shared { " (keys; states and log are shared)" } else { "" };
     let settings = settings.map_or_else(
-        || "the defaults; `runguard settings example > runguard.toml` begins a file".to_owned(),
+        || "defaults; `runguard settings example > runguard.toml` begins a file".to_owned(),
         |file| file.display().to_string(),
     );
     // What is typed next means this service, also where it is not the one that is asked by itself.
@@ -232,7 +242,7 @@ fn banner(shown: &Shown<'_>) -> String {
     } else {
         let key = if *is_open { "" } else { " -H \"Authorization: Bearer $RUNGUARD_KEY\"" };
         format!(
-            "curl -s {url}/guard/ai-task-retry{key} \\\n               -d '{{\"session_id\":\"demo\",\"task_name\":\"classify\"}}'\n             three times: the third is blocked. Then `runguard decisions{here}`"
+            "curl -s {url}/guard/ai-task-retry{key} \\\n               -d '{{\"session_id\":\"demo\",\"task_name\":\"classify\"}}'\n             three times: the third is blocked. Then\n               runguard decisions{here}"
         )
     };
     let limits = limits.map(|limits| match limits {

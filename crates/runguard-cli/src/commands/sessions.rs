@@ -44,17 +44,36 @@ impl Sessions {
                 None => "No session in this time. `--since 30d` looks further back.",
             });
         }
-        let mut table = output::table(&["last seen", "decisions", "blocked", "would block", "dollars", "session", "tenant", "last reason"]);
-        table.keep_whole(&[0, 1, 2, 3, 4]);
-        for session in &page.sessions {
+        // On a terminal there is room for the name of a session where what all of them have in common is left out.
+        let all = output::terminal_columns().is_none();
+        let rows = &page.sessions;
+        let has_would_block = all || rows.iter().any(|session| session.would_block > 0);
+        let has_cost = all || rows.iter().any(|session| session.usd > 0.0);
+        let has_tenants = all || rows.iter().any(|session| session.tenant != rows[0].tenant);
+        let columns = [
+            (true, "last seen"),
+            (true, "decisions"),
+            (true, "blocked"),
+            (has_would_block, "would block"),
+            (has_cost, "dollars"),
+            (true, "session"),
+            (has_tenants, "tenant"),
+            (true, "last reason"),
+        ];
+        let headers: Vec<&str> = columns.iter().filter(|(is_shown, _)| *is_shown).map(|(_, name)| *name).collect();
+        let mut table = output::table(&headers);
+        let name = headers.iter().position(|name| *name == "session").unwrap_or_default();
+        table.keep_whole(&(0..name).collect::<Vec<_>>());
+        table.favour(name);
+        for session in rows {
             let right = |text: String| Cell::new(text).right();
-            let counts = [session.decisions, session.blocked, session.would_block].map(output::short_count);
-            let cost = if session.usd > 0.0 { dollars(session.usd) } else { String::new() };
-            let [id, tenant, reason] = [Some(&session.session_id), Some(&session.tenant), session.reason.as_ref()]
-                .map(|text| text.map(|text| output::clean(text)));
-            let numbers = counts.into_iter().chain([cost]).map(right);
-            let names = [id, tenant, reason].map(|text| Cell::new(text.unwrap_or_default()));
-            table.add_row([output::time_cell(&session.last_seen.as_str().into())].into_iter().chain(numbers).chain(names));
+            let [decisions, blocked, would_block] =
+                [session.decisions, session.blocked, session.would_block].map(|count| right(output::short_count(count)));
+            let cost = right(if session.usd > 0.0 { dollars(session.usd) } else { String::new() });
+            let [id, tenant, reason] = [&session.session_id, &session.tenant, session.reason.as_deref().unwrap_or_default()]
+                .map(|text| Cell::new(output::clean(text)));
+            let cells = [output::time_cell(&session.last_seen.as_str().into()), decisions, blocked, would_block, cost, id, tenant, reason];
+            table.add_row(columns.iter().zip(cells).filter(|((is_shown, _), _)| *is_shown).map(|(_, cell)| cell));
         }
         output::show(&table)?;
         output::more(page.next_cursor.as_deref(), page.found);

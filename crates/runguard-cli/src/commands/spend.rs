@@ -40,7 +40,9 @@ impl Spend {
         }
         let spent: Spent = output::read(answer)?;
         let columns = Columns { writes: spent.total.cache_write_tokens > 0 };
-        let mut table = output::table(&columns.names(&self.by));
+        let headers = columns.names(&self.by);
+        let mut table = output::table(&headers);
+        table.keep_whole(&(1..headers.len()).collect::<Vec<_>>());
         let entries = spent.groups.first().map(|group| group.entries.as_slice()).unwrap_or_default();
         let left_out = entries.len().saturating_sub(self.limit);
         let shown = if self.by == By::Day.code() { &entries[left_out..] } else { &entries[..entries.len() - left_out] };
@@ -62,12 +64,12 @@ impl Spend {
         }
         if spent.total.overdue_usd > 0.0 {
             let overdue = dollars(spent.total.overdue_usd);
-            output::line(&format!(
+            output::prose(&format!(
                 "\nAmong it {overdue} that nobody settled in time, at the most it can have cost: a gateway died, or is slow."
             ))?;
         }
         if let Some(saved) = spent.total.saved_usd.filter(|saved| *saved > 0.0) {
-            output::line(&format!("\nSaved by blocks: about {}, at what a call cost on average.", dollars(saved)))?;
+            output::prose(&format!("\nSaved by blocks: about {}, at what a call cost on average.", dollars(saved)))?;
         }
         if !spent.budgets.is_empty() {
             output::line("")?;
@@ -97,7 +99,6 @@ impl Columns {
     fn row(&self, name: &str, sum: &Sum) -> Vec<Cell> {
         let counts = [sum.calls, sum.refused, sum.input_tokens, sum.output_tokens, sum.cached_tokens];
         let counts = counts.into_iter().chain(self.writes.then_some(sum.cache_write_tokens)).map(output::short_count);
-        let name = output::short(name, if self.writes { 22 } else { 30 });
         [Cell::new(name)].into_iter().chain(counts.chain([dollars(sum.usd)]).map(right)).collect()
     }
 }
@@ -109,6 +110,7 @@ pub(crate) fn dollars(usd: f64) -> String {
 
 pub(crate) fn budgets(stand: &[BudgetStands]) -> crate::table::Table {
     let mut table = output::table(&["budget", "of", "spent", "reserved", "left", "limit", "begins anew"]);
+    table.keep_whole(&[2, 3, 4, 5]);
     for budget in stand {
         let figures = &budget.figures;
         let [spent, reserved, left, limit] = if figures.limit_usd.is_some() || figures.limit_tokens.is_none() {
@@ -120,7 +122,7 @@ pub(crate) fn budgets(stand: &[BudgetStands]) -> crate::table::Table {
         };
         let whose = [budget.name.as_str(), budget.tenant.as_str()].into_iter().find(|name| !name.is_empty()).unwrap_or("all");
         let renews = budget.renews_at.as_deref().map_or_else(|| "never".to_owned(), |at| output::time(&Value::from(at)));
-        let names = [output::clean(&budget.scope), output::short(&output::clean(whose), 20)].map(Cell::new);
+        let names = [output::clean(&budget.scope), output::clean(whose)].map(Cell::new);
         table.add_row(names.into_iter().chain([spent, reserved, left, limit].map(right)).chain([Cell::new(renews)]));
     }
     table

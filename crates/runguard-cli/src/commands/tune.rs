@@ -12,6 +12,7 @@ use clap::{Args, ValueEnum};
 use owo_colors::OwoColorize;
 use plot::Plot;
 use runguard_core::detect::stall::StallRule;
+use runguard_core::text::grouped;
 use runguard_replay::caps::{Amount, Room};
 use runguard_replay::evaluate::{Recorded, Share};
 use runguard_replay::front::{Part, RULES, TUNED};
@@ -229,17 +230,19 @@ impl Tune {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
         for broken in &gathered.broken {
-            anstream::eprintln!("{} {}", "not read:".yellow(), output::clean(&broken.to_string()));
+            output::remark("not read", &output::clean(&broken.to_string()));
         }
         if gathered.broken_lines > gathered.broken.len() as u64 {
-            anstream::eprintln!("{} and {} more", "not read:".yellow(), gathered.broken_lines - gathered.broken.len() as u64);
+            output::remark("not read", &format!("and {} more", gathered.broken_lines - gathered.broken.len() as u64));
         }
         let (given, unused) = recorded.labels.unused();
         if unused > 0 {
-            anstream::eprintln!("{} {unused} of {given} labels name no run that was read", "note:".yellow());
+            output::remark("note", &format!("{unused} of {given} labels name no run that was read"));
         }
         if gathered.left_alone > 0 {
-            anstream::eprintln!("{} {} files in these folders hold no runs in a form that is known", "note:".yellow(), gathered.left_alone);
+            let hold = if gathered.left_alone == 1 { "holds" } else { "hold" };
+            let files = output::count(gathered.left_alone, "file");
+            output::remark("note", &format!("{files} in these folders {hold} no runs in a form that is known"));
         }
         if gathered.runs == 0 {
             return Err(Failure::Usage("no run could be read from these files".into()));
@@ -261,9 +264,9 @@ fn write_settings(out: &Path, summary: &Summary, reader: Reader) -> Result<(), F
     std::fs::write(out, text).map_err(|error| Failure::Failed(format!("cannot write {}: {error}", out.display())))?;
     anstream::eprintln!("{} {}", "wrote".green(), out.display());
     if is_in_force {
-        anstream::eprintln!(
-            "{} no thresholds are recommended, and those in force are not shown to keep the price: by this file the stall detector ends no run, and only caps are set",
-            "note:".yellow()
+        output::remark(
+            "note",
+            "no thresholds are recommended, and those in force are not shown to keep the price: by this file the stall detector ends no run, and only caps are set",
         );
     }
     Ok(())
@@ -284,16 +287,21 @@ fn right(text: impl ToString) -> Cell {
 }
 
 fn print(summary: &Summary) -> Result<(), Failure> {
-    output::line(&format!(
-        "{} runs, {} steps, {} tasks: {} succeeded, {} failed, of {} it is not known",
-        summary.runs, summary.steps, summary.tasks, summary.successful, summary.failed, summary.unknown
+    output::prose(&format!(
+        "{}, {}, {}: {} succeeded, {} failed, of {} it is not known",
+        output::count(summary.runs, "run"),
+        output::count(summary.steps, "step"),
+        output::count(summary.tasks, "task"),
+        grouped(summary.successful),
+        grouped(summary.failed),
+        grouped(summary.unknown)
     ))?;
     if summary.runs_left_out > 0 {
-        output::line(&format!("The last {} runs are not in these figures: there are too many.", summary.runs_left_out))?;
+        output::prose(&format!("The last {} runs are not in these figures: there are too many.", summary.runs_left_out))?;
     }
     if summary.kinds.len() > 1 {
         let kinds: Vec<String> = summary.kinds.iter().map(|(kind, runs)| format!("{kind} {runs}")).collect();
-        output::line(&format!(
+        output::prose(&format!(
             "Runs of several kinds ({}): each is watched as its own, and what is not tuned is taken from {}; --preset tunes one kind apart",
             kinds.join(", "),
             summary.preset
@@ -302,7 +310,7 @@ fn print(summary: &Summary) -> Result<(), Failure> {
     let axis = |(rule, parts): &(StallRule, Vec<Part>)| {
         format!("{} {}", rule.code(), parts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
     };
-    output::line(&format!("{} combinations: {}", summary.candidates, summary.grid.iter().map(axis).collect::<Vec<_>>().join("; ")))?;
+    output::prose(&format!("{} combinations: {}", summary.candidates, summary.grid.iter().map(axis).collect::<Vec<_>>().join("; ")))?;
     output::line("")?;
     if !summary.front.is_empty() {
         print_front(summary)?;
@@ -311,7 +319,7 @@ fn print(summary: &Summary) -> Result<(), Failure> {
         print_trips(summary)?;
     }
     let told = format!("{}.", verdict(summary));
-    output::line(&match summary.advice {
+    output::prose(&match summary.advice {
         Advice::Use => told.green().bold().to_string(),
         Advice::NoneKeepsThePrice | Advice::NotProven { .. } => told.red().to_string(),
         Advice::SuccessUnknown | Advice::NothingFailed | Advice::TooFewRuns { .. } | Advice::TooFewTasks { .. } | Advice::BetterAsItIs => {
@@ -355,7 +363,7 @@ fn print_front(summary: &Summary) -> Result<(), Failure> {
             if is_chosen { Weight::Bold } else { Weight::Plain },
         );
     }
-    output::line(&format!(
+    output::prose(&format!(
         "The front, {} of {}; saved: of the {} of failed runs. In brackets: 95 % confidence.",
         summary.front.len(),
         summary.front_len,
@@ -370,7 +378,7 @@ fn print_front(summary: &Summary) -> Result<(), Failure> {
     let mut marks: Vec<(char, (f64, f64))> = front.iter().map(|point| ('•', *point)).collect();
     marks.extend(at(&summary.base.measured).map(|point| ('◇', point)));
     marks.extend(chosen.and_then(|chosen| at(&chosen.measured)).map(|point| ('◆', point)));
-    output::line(&format!(
+    output::prose(&format!(
         "saved {}, against good runs stopped  (◆ {}  ◇ as it is  • front  ┊ price)",
         summary.save.code(),
         named_chosen(summary)
@@ -418,7 +426,7 @@ fn print_trips(summary: &Summary) -> Result<(), Failure> {
             right(measured.unknown_after.steps),
         ]);
     }
-    output::line("What each rule alone would stop; whether these stops are good ones is not known.")?;
+    output::prose("What each rule alone would stop; whether these stops are good ones is not known.")?;
     output::show(&table)?;
     output::line("")
 }
@@ -465,12 +473,11 @@ fn print_caps(summary: &Summary) -> Result<(), Failure> {
             table.add_row(row);
         }
     }
-    let of = if summary.caps.iter().all(|cap| cap.of_successful) {
-        "successful runs"
+    output::prose(if summary.caps.iter().all(|cap| cap.of_successful) {
+        "\nCaps from what successful runs used:"
     } else {
-        "all runs, as of none it is known whether it succeeded"
-    };
-    output::line(&format!("\nCaps from what {of} used:"))?;
+        "\nCaps from what all runs used, since of none it is known whether it succeeded:"
+    })?;
     output::show(&table)?;
     let long =
         |amount: Amount| summary.caps.iter().find(|cap| cap.amount == amount).and_then(|cap| cap.long).map(|long| format!("{long:.0}"));
@@ -479,7 +486,7 @@ fn print_caps(summary: &Summary) -> Result<(), Failure> {
         (Some(calls), None) => format!("{calls} calls"),
         (None, _) => return Ok(()),
     };
-    output::line(&format!(
+    output::prose(&format!(
         "Runs of more than {words} are long ones here, by all that were read, good and failed alike. Ending those that show another sign beside is among the combinations (long_run), unless --grid names others."
     ))?;
     Ok(())

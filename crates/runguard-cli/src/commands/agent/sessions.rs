@@ -119,7 +119,7 @@ impl WhichSessions {
             ]);
         }
         output::show(&table)?;
-        anstream::eprintln!("Go on with one: runguard agent --resume ID [PROMPT]; read one: runguard agent sessions show ID");
+        output::note("Go on with one: runguard agent --resume ID [PROMPT]; read one: runguard agent sessions show ID");
         Ok(())
     }
 
@@ -149,7 +149,7 @@ impl WhichSessions {
         ))?;
         messages.flat_map(transcript).try_for_each(|line| output::line(&line))?;
         if let Some(damage) = &loaded.damage {
-            anstream::eprintln!("{} {}", "damaged:".red(), output::clean(damage));
+            output::note(&format!("{} {}", "damaged:".red(), output::clean(damage)));
         }
         Ok(())
     }

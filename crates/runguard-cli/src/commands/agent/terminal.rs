@@ -226,7 +226,8 @@ impl<O: Write, E: Write> Terminal<O, E> {
     fn line(&mut self, paint: Paint, text: &str) {
         self.wipe();
         self.end_screen_line();
-        let painted = self.paint(paint, text);
+        let text = if self.streams.redraw { output::wrapped(text, self.streams.columns()) } else { text.to_owned() };
+        let painted = self.paint(paint, &text);
         self.write_err(&format!("{painted}\n"));
         self.draw();
     }

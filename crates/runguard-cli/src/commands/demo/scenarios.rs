@@ -348,7 +348,7 @@ pub(super) static SCENARIOS: &[Scenario] = &[
         name: "agent-leak",
         about: "a worker that sets money aside and dies, over and over",
         reasons: &[Reason::TooManyReservations],
-        // It is long: once is enough, unless it is asked for.
+        // A thousand requests would hide all others in the charts: it comes if it is named.
         weight: 0,
         variants: 1,
         write: leaked_reservations,

@@ -24,8 +24,9 @@ const HOUR_MILLIS: u64 = 3_600_000;
 /// Scenarios with their weights.
 pub(super) type Mix = Vec<(usize, u32)>;
 
+/// What weighs nothing has to be named.
 pub(super) fn default_mix() -> Mix {
-    SCENARIOS.iter().enumerate().map(|(index, scenario)| (index, scenario.weight)).collect()
+    SCENARIOS.iter().enumerate().filter(|(_, scenario)| scenario.weight > 0).map(|(index, scenario)| (index, scenario.weight)).collect()
 }
 
 #[derive(Debug, Clone, PartialEq)]
