@@ -8,7 +8,9 @@ pub fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&
     }
     let (distance, best) =
         known.map(|candidate| (strsim::levenshtein(name, candidate), candidate)).min_by_key(|(distance, _)| *distance)?;
-    (distance <= 2 || distance * 3 <= best.len()).then_some(best)
+    // Of two short words half may differ and they are others: `on` is no `off`.
+    let is_slip = distance <= 2 && distance * 2 <= name.len().max(best.len());
+    (is_slip || distance * 3 <= best.len()).then_some(best)
 }
 
 /// A sentence's end for a name that is not among the known ones: the one that was meant, or all of them.
@@ -48,6 +50,8 @@ mod tests {
         let known = ["max_steps", "timeout"];
         assert_eq!(closest("max_step", known.into_iter()), Some("max_steps"));
         assert_eq!(closest("colour", known.into_iter()), None);
+        assert_eq!(closest("on", ["off", "observe", "enforce"].into_iter()), None);
+        assert_eq!(closest("of", ["off", "observe", "enforce"].into_iter()), Some("off"));
         assert_eq!(closest(&"x".repeat(65), known.into_iter()), None);
         assert_eq!(hint("time_out", known.into_iter()), "did you mean `timeout`?");
         assert_eq!(hint("colour", known.into_iter()), "known are max_steps, timeout");

@@ -227,7 +227,7 @@ mod tests {
             ("[gateway.upstreams.Azure]\nurl = \"http://a\"\n", "small letters"),
             ("[gateway.upstreams.a]\nurl = \"\"\n", "must be an address"),
             ("[gateway.upstreams.a]\nurl = \"https://user:pass@a/v1\"\n", "without a key"),
-            ("[gateway.upstreams.a]\nurl = \"http://a\"\nspeaks = \"gemini\"\n", "expected one of `openai`"),
+            ("[gateway.upstreams.a]\nurl = \"http://a\"\nspeaks = \"gemini\"\n", "known are openai, anthropic"),
             ("[gateway.upstreams.a]\nurl = \"http://a\"\nkey = \"sk\"\n", "unknown field"),
             ("[gateway.fallbacks]\n\"a\" = [\"a\"]\n", "other models"),
             ("[gateway.fallbacks]\n\"a\" = \"b\"\n", "fallbacks"),
