@@ -94,7 +94,7 @@ export function stacked(label, onRange, { show: shown = count, least = 4, none =
       ],
       series: [{}, ...top.map((layer) => ({
         label: layer.name, fill: colour(layer.colour), width: 0,
-        paths: uPlot.paths.bars({ size: [0.86, 28], align: 1 }), points: { show: false },
+        paths: uPlot.paths.bars({ size: [0.86, 72], align: 1 }), points: { show: false },
       }))],
       hooks: { setCursor: [hover], setSelect: [select] },
     }, data, plot);
