@@ -76,7 +76,7 @@ pub fn trace(data: (u8, &[u8])) {
     let format = Format::ALL.get(usize::from(choice) % (Format::ALL.len() + 1)).copied();
     let mut file = tempfile::NamedTempFile::new_in("/dev/shm").expect("a file can be made");
     file.write_all(bytes).expect("a file can be written");
-    if let Ok(runs) = open(file.path(), format, Detail::Texts) {
+    if let Ok(runs) = open(file.path(), format, Detail::TEXTS) {
         // Each either is a run or says why it is none.
         assert!(runs.take(100_000).count() < 100_000, "a reader goes on for ever");
     }

@@ -30,7 +30,7 @@ pub(crate) fn run(policy: &Policy, mut bytes: Unstructured<'_>) -> Share {
         share.taken += 1;
         let operation = (route.read)(&input);
         let store_text = [StoreText::None, StoreText::Redacted, StoreText::Full][share.made as usize % 3];
-        let moment = Moment { now: Timestamp::from_millis(now), decision_id: "01JF8Z6Q0V3N1W2X4Y5Z6A7B8C", store_text };
+        let moment = Moment { now: Timestamp::from_millis(now), decision_id: "01JF8Z6Q0V3N1W2X4Y5Z6A7B8C", store_text, long_runs: None };
         let places = operation.places_by(policy);
         let names: Vec<_> = places
             .iter()

@@ -12,7 +12,7 @@ use crate::spend::Counters;
 use crate::tool::Effect;
 use runguard_core::detect::loops::{Called, LoopSettings, Trail};
 use runguard_core::detect::stall::{
-    CallEffect, Outcome, Rung, StallDetector, StallSettings, StallState, Step, Verdict, result_fingerprint,
+    CallEffect, Outcome, Rung, StallDetector, StallSettings, StallState, Step, Verdict, VolatileResults, result_fingerprint,
 };
 use runguard_core::detect::tool_calls::{CallOutcome, TurnCalls};
 use runguard_core::fingerprint;
@@ -53,8 +53,8 @@ enum Given {
 }
 
 impl Given {
-    fn of(done: &Done<'_>) -> Self {
-        match Outcome::of_text(done.text, done.is_error) {
+    fn of(done: &Done<'_>, volatile: &VolatileResults) -> Self {
+        match volatile.outcome_of_text(done.text, done.is_error) {
             Outcome { result, error: Some(error) } => Self::Failed { result: result.unwrap_or(error), error },
             Outcome { result, error: None } => Self::Result(result.unwrap_or_default()),
         }
@@ -211,7 +211,7 @@ impl Guardrails {
         for done in done {
             self.remember_call(memory, done);
             let key = call_key(done.call);
-            let Outcome { result, error } = memory.given(key, done).outcome();
+            let Outcome { result, error } = memory.given(key, done, &self.stall.volatile).outcome();
             let effect = CallEffect::of(&done.call.name, &done.call.arguments);
             let step = Step { tool: &done.call.name, args: arguments_key(done.call), result, error, round: Some(u64::from(round)), effect };
             let verdict = self.with_stall(memory, |stall| stall.observe(step));
@@ -267,14 +267,14 @@ impl Guardrails {
 
 impl Memory {
     /// What the call gave: of one that was not run, what it gave when it ran.
-    fn given(&mut self, key: u64, done: &Done<'_>) -> Given {
+    fn given(&mut self, key: u64, done: &Done<'_>, volatile: &VolatileResults) -> Given {
         let earlier = self.results.iter().position(|(known, _)| *known == key);
         if done.ran.is_none()
             && let Some(position) = earlier
         {
             return self.results[position].1;
         }
-        let given = Given::of(done);
+        let given = Given::of(done, volatile);
         if let Some(position) = earlier {
             self.results.remove(position);
         } else if self.results.len() >= REMEMBERED_RESULTS {

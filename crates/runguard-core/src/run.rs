@@ -30,7 +30,7 @@ mod warning;
 
 use crate::budget::{Budget, Reservation, UsageRefused, call_key as joined};
 use crate::detect::loops::{Called, LoopDetected, LoopDetector};
-use crate::detect::stall::{CallEffect, StallSessions, Step, Verdict};
+use crate::detect::stall::{CallEffect, StallSessions, Step, Verdict, VolatileResults};
 use crate::fingerprint::Volatile;
 use crate::ledger::{BudgetExceeded, Cost};
 use crate::limits::setters;
@@ -255,6 +255,15 @@ impl Run {
         match &self.loops {
             Loops::InProcess(detector) => locked(detector).settings().repeats,
             Loops::Service(loops) => loops.usual_repeats(),
+        }
+    }
+
+    /// What is never news in what its tools give.
+    pub fn volatile_results(&self) -> VolatileResults {
+        match &self.stall {
+            Some(Stalls::InProcess(stalls)) => locked(stalls).settings().volatile.clone(),
+            // Its settings are known there, where only fingerprints go.
+            Some(Stalls::Service(_)) | None => VolatileResults::default(),
         }
     }
 

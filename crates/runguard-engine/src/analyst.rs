@@ -13,11 +13,13 @@ mod sessions;
 
 use crate::clock::Clock;
 use crate::erasure::Gone;
+use arc_swap::{ArcSwap, Guard};
 use cells::{Cells, Marks};
 use runguard_core::calendar::Zone;
 use runguard_insight::insight::Overview;
 use runguard_insight::insight::consumption::{self, Consumption};
 use runguard_insight::insight::digest::{self, Cell, CellKey, Digest, Dimension, OF_OVERVIEW, Range, Savings};
+use runguard_insight::insight::long_runs::KnownLengths;
 use runguard_insight::insight::session_list::{SessionList, SessionQuery};
 use runguard_insight::insight::spend::{self, By, RunQuery, Runs, Spent, SpentFor};
 use runguard_store::pace::{Pace, step_back};
@@ -41,6 +43,8 @@ const PULSE: Duration = Duration::from_millis(250);
 const FEW_ROWS: u64 = 2_000;
 const MOST_READERS: usize = 2;
 const RETENTION_EVERY: Duration = Duration::from_secs(60);
+/// How often it is learned what is long for each kind of run.
+const LEARN_EVERY: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Clone)]
 pub struct AnalystOptions {
@@ -90,6 +94,8 @@ struct Shared {
     hurried: AtomicBool,
     stopping: AtomicBool,
     digested: AtomicU64,
+    /// What is long for each kind of run, as it was learned last.
+    long_runs: ArcSwap<KnownLengths>,
     /// Overviews made at a time: each holds the cells of its range.
     readers: Arc<Semaphore>,
 }
@@ -159,6 +165,7 @@ impl Analyst {
             hurried: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             digested: AtomicU64::new(0),
+            long_runs: ArcSwap::default(),
             readers: Arc::new(Semaphore::new(MOST_READERS)),
         });
         Self { shared, thread: Mutex::new(None), follows: Follows::Nothing }
@@ -167,6 +174,11 @@ impl Analyst {
     /// Rows that are logged and in no cell yet.
     pub fn rows_behind(&self) -> u64 {
         self.shared.log.committed().saturating_sub(self.shared.digested.load(Ordering::Acquire))
+    }
+
+    /// What is long for each kind of run, by the log.
+    pub fn long_runs(&self) -> Guard<Arc<KnownLengths>> {
+        self.shared.long_runs.load()
     }
 
     /// Waits until every row that is logged when this is called is in the cells.
@@ -385,6 +397,15 @@ impl From<rusqlite::Error> for Ended {
     }
 }
 
+/// The clock's time; where every request carries its own, the beginning of this hour.
+fn told_time(clock: &Clock, hour: i64) -> i64 {
+    match clock {
+        Clock::System => crate::clock::system_now().as_millis(),
+        Clock::Shared(clock) => clock.now_millis(),
+        Clock::Virtual => hour.saturating_mul(digest::HOUR_MILLIS),
+    }
+}
+
 /// The thread's own.
 #[derive(Debug)]
 struct Desk {
@@ -395,6 +416,7 @@ struct Desk {
     marks: Marks,
     last_batch: Instant,
     last_retention: Option<(Instant, i64)>,
+    last_learnt: Option<Instant>,
     /// Said once, not four times a second.
     troubled: bool,
 }
@@ -410,6 +432,7 @@ impl Desk {
             marks: Marks::default(),
             last_batch: Instant::now(),
             last_retention: None,
+            last_learnt: None,
             troubled: false,
         }
     }
@@ -502,7 +525,21 @@ impl Desk {
             }
             self.digest(goal)?;
         }
-        self.retire()
+        self.retire()?;
+        self.learn(all)
+    }
+
+    /// What is long is seldom another than it was.
+    fn learn(&mut self, at_once: bool) -> Result<(), Ended> {
+        if !at_once && self.last_learnt.is_some_and(|at| at.elapsed() < LEARN_EVERY) {
+            return Ok(());
+        }
+        let Some(cells) = &self.cells else { return Ok(()) };
+        // With a clock of its own for every request: the end of the hour of the latest.
+        let known = cells.long_runs(told_time(&self.options.clock, cells.newest_hour() + 1))?;
+        self.shared.long_runs.store(Arc::new(known));
+        self.last_learnt = Some(Instant::now());
+        Ok(())
     }
 
     /// One batch.
@@ -538,12 +575,7 @@ impl Desk {
     /// Lets go of hours that the log has let go of.
     fn retire(&mut self) -> Result<(), Ended> {
         let Self { options, rests, cells: Some(cells), last_retention, .. } = self else { return Ok(()) };
-        let newest = cells.newest_hour().saturating_mul(digest::HOUR_MILLIS);
-        let told = match &options.clock {
-            Clock::System => crate::clock::system_now().as_millis(),
-            Clock::Shared(clock) => clock.now_millis(),
-            Clock::Virtual => newest,
-        };
+        let told = told_time(&options.clock, cells.newest_hour());
         let told_hour = told.div_euclid(digest::HOUR_MILLIS);
         if last_retention.is_some_and(|(at, seen)| seen == told_hour && at.elapsed() < RETENTION_EVERY) {
             return Ok(());

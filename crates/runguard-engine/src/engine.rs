@@ -21,6 +21,7 @@ use runguard_guards::answer::{Answer, Envelope, Facts, Head, Shape, with_warning
 use runguard_guards::guard::api_circuit::{self, Control, Forced, Remains};
 use runguard_guards::guard::budget::Watched;
 use runguard_guards::guard::{self, GuardEntry, Holds, Lasts, LivesWith, Moment, Notice, Operation, Outlook, RouteKind, Scope, Slot};
+use runguard_guards::lengths::LongRuns;
 use runguard_guards::policy::Mode;
 use runguard_insight::insight::Overview;
 use runguard_insight::insight::consumption::Consumption;
@@ -365,13 +366,15 @@ impl Engine {
             cells.push(Cell { key, slot: KEPT_ANSWER, subject: "", group });
         }
         let room = self.room_for(asked.tenant, places.first(), asked.now).await;
+        let known = self.analyst.long_runs();
+        let long_runs = known.get(&**asked.tenant);
         // One for all tries: what is decided again, because nobody knows what became of the first time, is the same decision.
         let decision_id = OnceLock::new();
         let (answered, mut safe) = self
             .store
             .decide(&cells, |view| {
                 let decision_id = || *decision_id.get_or_init(|| self.ids.next(asked.now.as_millis()));
-                keep(Self::step(&asked, &settings, places.len(), &repeats, room.as_ref(), &decision_id, view))
+                keep(Self::step(&asked, &settings, places.len(), &repeats, (room.as_ref(), long_runs), &decision_id, view))
             })
             .await?;
         if room.is_some_and(|room| room.began()) {
@@ -388,7 +391,7 @@ impl Engine {
         settings: &Settings,
         kept_at: usize,
         repeats: &[Repeat<'_>],
-        room: Option<&Room>,
+        (room, long_runs): (Option<&Room>, Option<&LongRuns>),
         decision_id: &dyn Fn() -> Id,
         view: &View<'_>,
     ) -> Decided<Result<Answered, EngineError>> {
@@ -402,7 +405,7 @@ impl Engine {
         let decision_id = decision_id().text();
         let states: SmallVec<[Option<&[u8]>; 2]> = (0..kept_at).map(|cell| view.get(cell)).collect();
         let store_text = settings.log.store_text;
-        let moment = Moment { now, decision_id: &decision_id, store_text };
+        let moment = Moment { now, decision_id: &decision_id, store_text, long_runs };
         let mut outcome = operation.run(settings.policies.for_tenant(asked.tenant), &states, moment);
         match view.store_health() {
             StoreHealth::Behind if when_away(asked, settings).0 == WhenAway::Memory => mark_degraded(&mut outcome),

@@ -345,7 +345,7 @@ impl Lane {
             })
             .collect();
         let states: Vec<Option<&[u8]>> = names.iter().map(|name| self.states.get(name).map(Vec::as_slice)).collect();
-        let moment = Moment { now: row.time(), decision_id: &row.id, store_text: StoreText::Full };
+        let moment = Moment { now: row.time(), decision_id: &row.id, store_text: StoreText::Full, long_runs: None };
         let outcome = operation.run(policy, &states, moment);
         for change in outcome.changes {
             self.states.insert(names[change.place].clone(), change.state);

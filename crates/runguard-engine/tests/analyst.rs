@@ -4,6 +4,7 @@
 
 use runguard_core::Timestamp;
 use runguard_core::calendar::Zone;
+use runguard_core::detect::stall::Long;
 use runguard_engine::analyst::INSIGHT_FILE;
 use runguard_engine::engine::open_store;
 use runguard_engine::settings::{Settings, check_text};
@@ -12,7 +13,9 @@ use runguard_guards::answer::Shape;
 use runguard_guards::guard::ROUTES;
 use runguard_guards::input::Input;
 use runguard_insight::insight::digest::{HOUR_MILLIS, MOST_NAMES, OTHER, Range};
+use runguard_insight::insight::long_runs::KnownLengths;
 use runguard_insight::insight::{Filters, Overview};
+use runguard_store::{Order, RowFilter};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
@@ -22,6 +25,7 @@ use tokio::task::JoinSet;
 const NOW: i64 = 1_700_000_000_000;
 const DAY: i64 = 24 * HOUR_MILLIS;
 const RETRY: &str = "/guard/ai-task-retry";
+const AGENT_RUN: &str = "/guard/agent-run";
 const KB_CHECK: &str = "/guard/kb-requery/check";
 const KB_RECORD: &str = "/guard/kb-requery/record";
 
@@ -105,6 +109,44 @@ async fn many(engine: &Arc<Engine>, from: usize, count: usize) {
     while let Some(done) = asking.join_next().await {
         done.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_long_is_learned_from_runs_that_are_over() {
+    let service = Service::new("").await;
+    let steps = |calls: u64| -> Vec<Value> {
+        (0..calls)
+            .map(|call| json!({"id": call.to_string(), "tool": "look", "args": call.to_string(), "result": call.to_string()}))
+            .collect()
+    };
+    let run =
+        |name: String, calls: u64| json!({"session_id": name, "model": "m", "steps": steps(calls), "whole": true, "tokens": 1000 * calls});
+    for calls in 1..=30 {
+        service.ask("acme", AGENT_RUN, run(format!("r{calls}"), calls), NOW).await;
+        let again = json!({"session_id": format!("r{calls}"), "model": "m", "steps": [{"id": "last", "tool": "look", "args": "last", "result": "x"}]});
+        service.ask("acme", AGENT_RUN, again, NOW + 1).await;
+    }
+    service.engine.analyst.catch_up().await.unwrap();
+    assert!(service.engine.analyst.long_runs().is_empty(), "they may go on yet");
+    service.ask("acme", AGENT_RUN, run("later".into(), 200), NOW + 2 * HOUR_MILLIS).await;
+    service.engine.analyst.catch_up().await.unwrap();
+    let known = |long: Long| -> KnownLengths { [("acme".into(), [("agent_run\n\nm".into(), long)].into_iter().collect())].into() };
+    let expected = known(Long { calls: 28, tokens: 41_000 });
+    assert_eq!(**service.engine.analyst.long_runs(), expected);
+    let service = service.restart_after(|_| ()).await;
+    service.engine.analyst.catch_up().await.unwrap();
+    assert_eq!(**service.engine.analyst.long_runs(), expected);
+    let mut steps = Vec::new();
+    for number in 0..15 {
+        steps.push(json!({"id": format!("c{number}"), "tool": "bash", "args": format!("{number}"), "result": "x", "does": "changes"}));
+        steps.push(json!({"id": format!("t{number}"), "tool": "bash", "args": "pytest", "error": format!("e{number}"), "does": "runs"}));
+        let body = json!({"session_id": "long", "model": "m", "steps": steps, "whole": true});
+        service.ask("acme", AGENT_RUN, body, NOW + 3 * HOUR_MILLIS).await;
+    }
+    let rows = service.engine.store.rows(RowFilter::default(), Order::NewestFirst, None, 2).await.unwrap();
+    let refused: Vec<bool> = rows.iter().map(|row| row.answer.contains("\"rung\":\"stop\"")).collect();
+    assert_eq!(refused, [true, false], "after twenty-eight calls, and after it was told: {rows:?}");
+    assert!(rows[0].answer.contains("\"long_calls\":28"), "{}", rows[0].answer);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -36,7 +36,7 @@ async fn ask(engine: &Engine, tenant: &str, path: &str, body: Value, at: i64) {
 }
 
 fn runs(path: &Path) -> Vec<Run> {
-    format::open(path, None, Detail::Fingerprints).unwrap().map(|run| run.unwrap()).collect()
+    format::open(path, None, Detail::FINGERPRINTS).unwrap().map(|run| run.unwrap()).collect()
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ fn a_database_of_something_else_is_told_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("runguard.db");
     rusqlite::Connection::open(&path).unwrap().execute_batch("CREATE TABLE notes (text TEXT)").unwrap();
-    let error = format::open(&path, None, Detail::Fingerprints).unwrap_err();
+    let error = format::open(&path, None, Detail::FINGERPRINTS).unwrap_err();
     assert!(matches!(error, OpenError::Database { .. }));
     assert!(error.to_string().contains("no such table: log"), "{error}");
 }

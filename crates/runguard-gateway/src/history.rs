@@ -10,7 +10,7 @@ pub(crate) mod nudge;
 use crate::api::Api;
 use crate::bedrock::Family;
 use crate::members::{BorrowedText, Members};
-use runguard_core::detect::stall::{Beside, CallEffect, Outcome, is_framework, result_fingerprint, says_error};
+use runguard_core::detect::stall::{Beside, CallEffect, VolatileResults, is_framework, result_fingerprint, says_error};
 use runguard_core::fingerprint;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -137,7 +137,7 @@ fn called(tool: &str, arguments: &str, id: impl FnOnce(u64) -> String, round: im
 }
 
 /// The steps of a conversation, oldest first, as the guard takes them.
-pub(crate) fn steps(api: Api, body: &Members<'_>, before: Before<'_>) -> Vec<Value> {
+pub(crate) fn steps(api: Api, body: &Members<'_>, before: Before<'_>, volatile: &VolatileResults) -> Vec<Value> {
     let parts = match api {
         Api::Chat | Api::Invoke(Family::Chat | Family::GptOss | Family::Mistral) => body.get("messages").map(chat),
         Api::Messages | Api::Invoke(Family::Anthropic) => body.get("messages").map(messages),
@@ -149,7 +149,7 @@ pub(crate) fn steps(api: Api, body: &Members<'_>, before: Before<'_>) -> Vec<Val
             Family::Titan | Family::Llama | Family::Cohere | Family::TitanEmbeddings | Family::CohereEmbeddings | Family::Unknown,
         ) => None,
     };
-    tell(before, parts.unwrap_or_default())
+    tell(before, parts.unwrap_or_default(), volatile)
 }
 
 /// Text that is null is none: one odd message must not hide the others.
@@ -441,7 +441,7 @@ fn unquoted(arguments: &str) -> Cow<'_, str> {
     serde_json::from_str::<BorrowedText<'_>>(arguments).map_or(Cow::Borrowed(arguments), |text| text.0)
 }
 
-fn tell(before: Before<'_>, parts: Vec<Part<'_>>) -> Vec<Value> {
+fn tell(before: Before<'_>, parts: Vec<Part<'_>>, volatile: &VolatileResults) -> Vec<Value> {
     let mut occurrences: HashMap<u64, u32> = HashMap::new();
     let mut id_of = |words: &[&[u8]]| {
         let name = xxh3_64(&words.join(&b"\0"[..]));
@@ -480,7 +480,7 @@ fn tell(before: Before<'_>, parts: Vec<Part<'_>>) -> Vec<Value> {
             }
             Part::Gave { id, result, is_error } => {
                 let Some((place, mut step)) = open.remove(id.as_ref()) else { continue };
-                let outcome = Outcome::of_text(&result, is_error.unwrap_or_else(|| says_error(&result)));
+                let outcome = volatile.outcome_of_text(&result, is_error.unwrap_or_else(|| says_error(&result)));
                 for (name, print) in [("result", outcome.result), ("error", outcome.error)] {
                     step.extend(print.map(|print| (name.into(), fingerprint::hex(print).into())));
                 }
@@ -523,11 +523,26 @@ mod tests {
 
     fn of(api: Api, body: &Value) -> Vec<Value> {
         let text = body.to_string();
-        steps(api, &Members::read(text.as_bytes()).unwrap(), Before::default())
+        steps(api, &Members::read(text.as_bytes()).unwrap(), Before::default(), VolatileResults::NONE)
     }
 
     fn calls_of(steps: &[Value]) -> Vec<(&str, bool)> {
         steps.iter().filter_map(|step| Some((step.get("tool")?.as_str()?, step.get("error").is_some()))).collect()
+    }
+
+    #[test]
+    fn what_is_volatile_by_settings_is_no_part_of_a_result() {
+        let volatile = VolatileResults::of(["etag"]).unwrap();
+        let result = |etag: &str, volatile: &VolatileResults| {
+            let body = json!({"messages": [
+                {"role": "user", "content": "Find it"},
+                {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "get", "arguments": "{}"}}]},
+                {"role": "tool", "tool_call_id": "c1", "content": format!("{{\"rows\": 3, \"etag\": \"{etag}\"}}")}]});
+            let text = body.to_string();
+            steps(Api::Chat, &Members::read(text.as_bytes()).unwrap(), Before::default(), volatile).remove(1)["result"].clone()
+        };
+        assert_eq!(result("a1", &volatile), result("b2", &volatile));
+        assert_ne!(result("a1", VolatileResults::NONE), result("b2", VolatileResults::NONE));
     }
 
     #[test]
@@ -609,7 +624,12 @@ mod tests {
         let of_answer = |id: &str| {
             let text = next.to_string();
             let calls = calls(id, &output.to_string());
-            steps(Api::Responses, &Members::read(text.as_bytes()).unwrap(), Before { name: id, calls: &calls, said: None })
+            steps(
+                Api::Responses,
+                &Members::read(text.as_bytes()).unwrap(),
+                Before { name: id, calls: &calls, said: None },
+                VolatileResults::NONE,
+            )
         };
         let (first, second) = (of_answer("resp_1"), of_answer("resp_2"));
         assert_eq!(calls_of(&first), [("search", false), ("read", true)]);
@@ -626,7 +646,13 @@ mod tests {
             let text = json!({"previous_response_id": name, "input": input}).to_string();
             let output = json!([{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": words}]}]).to_string();
             let hash = super::said(&output);
-            steps(Api::Responses, &Members::read(text.as_bytes()).unwrap(), Before { name, calls: &[], said: hash.as_deref() }).remove(0)
+            steps(
+                Api::Responses,
+                &Members::read(text.as_bytes()).unwrap(),
+                Before { name, calls: &[], said: hash.as_deref() },
+                VolatileResults::NONE,
+            )
+            .remove(0)
         };
         let (first, second) = (said("resp_1", "It rains.", "and now?"), said("resp_2", "It rains.", "and now?"));
         assert_eq!((&first["user"], &second["user"]), (&json!(true), &json!(true)));
@@ -747,7 +773,7 @@ mod tests {
         #[test]
         fn no_text_breaks_the_reading(text in "[\\[\\]{}\",:a-z0-9\\\\ ]{0,80}") {
             for read in [chat, messages, responses, converse] {
-                tell(Before::default(), read(&text));
+                tell(Before::default(), read(&text), VolatileResults::NONE);
                 marks(&text);
                 goes_on(&text);
             }

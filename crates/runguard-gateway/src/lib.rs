@@ -357,7 +357,8 @@ impl Gateway {
             Follows::Unknown(name) => Before { name, ..Before::default() },
             Follows::Run(_) => earlier.as_ref().map(|earlier| earlier.before()).unwrap_or_default(),
         };
-        let steps = history::steps(api, &members, before);
+        let of_runs = settings.policies.for_tenant(&caller.tenant).agent_run.for_subject(&model);
+        let steps = history::steps(api, &members, before, of_runs.settings.stall.volatile());
         drop(members);
         let credentials = self.credentials(&parts.headers, caller, passing, &settings.gateway)?;
         let asking = Asking {

@@ -67,7 +67,12 @@ fn operation(path: &str, body: &str) -> Box<dyn Operation> {
 
 fn run(operation: &dyn Operation, policy: &Policy, states: &HashMap<usize, Vec<u8>>, now: i64) -> runguard_guards::Outcome {
     let states: Vec<Option<&[u8]>> = (0..operation.places_by(policy).len()).map(|place| states.get(&place).map(Vec::as_slice)).collect();
-    let moment = Moment { now: Timestamp::from_millis(now), decision_id: "01JF8Z6Q0V3N1W2X4Y5Z6A7B8C", store_text: StoreText::Redacted };
+    let moment = Moment {
+        now: Timestamp::from_millis(now),
+        decision_id: "01JF8Z6Q0V3N1W2X4Y5Z6A7B8C",
+        store_text: StoreText::Redacted,
+        long_runs: None,
+    };
     operation.run(policy, &states, moment)
 }
 

@@ -14,6 +14,7 @@ mod properties;
 
 use crate::answer::{Answer, Facts, Signal};
 use crate::input::{Field, Input};
+use crate::lengths::LongRuns;
 use crate::logged::{Retell, Shows, Traces};
 use crate::policy::{GuardSettings, Mode, Policy, Rulebook, Section};
 use runguard_core::breaker::circuit::Remains;
@@ -311,6 +312,8 @@ pub struct Moment<'a> {
     pub now: Timestamp,
     pub decision_id: &'a str,
     pub store_text: StoreText,
+    /// What is long for the tenant's runs, where the log says it.
+    pub long_runs: Option<&'a LongRuns>,
 }
 
 /// A request that has been read: what it is about, where its states are, and what of it is kept.
@@ -394,7 +397,7 @@ pub(crate) struct Probe {
 impl Probe {
     /// What the request would hear. It is run like any other, so that modes and retry times are those of a real one.
     fn outlook(&self, policy: &Policy, states: &[Option<&[u8]>], now: Timestamp) -> Outlook {
-        let moment = Moment { now, decision_id: "", store_text: StoreText::None };
+        let moment = Moment { now, decision_id: "", store_text: StoreText::None, long_runs: None };
         let answer = self.request.run(policy, states, moment).answer;
         Outlook {
             guard: answer.guard,

@@ -9,6 +9,7 @@
 pub mod answer;
 pub mod guard;
 pub mod input;
+pub mod lengths;
 pub mod logged;
 mod names;
 pub mod pattern;

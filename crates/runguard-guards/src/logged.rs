@@ -6,6 +6,7 @@
 use crate::answer::Answer;
 use crate::guard::{GuardEntry, Operation, Route};
 use crate::input::{Input, PassedCall};
+use crate::lengths::Length;
 use crate::pattern::Pattern;
 use crate::policy::{Mode, Policy, Rulebook};
 use runguard_core::detect::stall::CallEffect;
@@ -40,6 +41,7 @@ pub struct Shows<'a> {
     pub failing: Option<Failing>,
     pub spending: Option<Spending<'a>>,
     pub run: Option<RunSeen<'a>>,
+    pub length: Option<Length>,
 }
 
 /// A question that was put to a knowledge base.

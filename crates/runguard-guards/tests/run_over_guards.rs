@@ -42,7 +42,11 @@ impl Guards {
         self.decisions += 1;
         let decision_id = format!("decision-{}", self.decisions);
         let now = Timestamp::from_millis(1_700_000_000_000 + self.decisions);
-        let outcome = operation.run(&self.policy, &before, Moment { now, decision_id: &decision_id, store_text: StoreText::Redacted });
+        let outcome = operation.run(
+            &self.policy,
+            &before,
+            Moment { now, decision_id: &decision_id, store_text: StoreText::Redacted, long_runs: None },
+        );
         for change in outcome.changes {
             self.states.insert(key(change.place), change.state);
         }

@@ -7,6 +7,7 @@
 pub mod advice;
 pub mod consumption;
 pub mod digest;
+pub mod long_runs;
 pub mod session_list;
 pub mod spend;
 

@@ -74,7 +74,7 @@ fn values<T: DeserializeOwned>(texts: &[Vec<u8>]) -> Result<(), Failure> {
 fn read(paths: &[PathBuf]) -> Result<usize, Failure> {
     let mut steps = 0;
     for path in paths {
-        steps += format::open(path, None, Detail::Fingerprints)?.filter_map(Result::ok).map(|run| run.steps.len()).sum::<usize>();
+        steps += format::open(path, None, Detail::FINGERPRINTS)?.filter_map(Result::ok).map(|run| run.steps.len()).sum::<usize>();
     }
     Ok(steps)
 }
@@ -114,7 +114,7 @@ fn main() -> Result<(), Failure> {
         let times = rate(|| read(&paths))?;
         let labels = Labels::default();
         let reading =
-            Reading { recorded: Recorded::of(&paths, &labels), detail: Detail::Fingerprints, threads: 1, progress: &Progress::default() };
+            Reading { recorded: Recorded::of(&paths, &labels), detail: Detail::FINGERPRINTS, threads: 1, progress: &Progress::default() };
         let ask = Ask { guards: &guards, against: &[], by: &[], pack: None };
         let replayed = megabytes * rate(|| Ok(replay(&reading, &ask)?))?;
         let (reads, per_second) = (megabytes * times, steps as f64 * times);

@@ -70,7 +70,7 @@ fn main() -> Result<(), Failure> {
 
 fn read(files: &[PathBuf], guards: &Guards, threads: usize, pack: Option<&Path>) -> Result<u64, Failure> {
     let labels = Labels::default();
-    let reading = Reading { recorded: Recorded::of(files, &labels), detail: Detail::Fingerprints, threads, progress: &Progress::default() };
+    let reading = Reading { recorded: Recorded::of(files, &labels), detail: Detail::FINGERPRINTS, threads, progress: &Progress::default() };
     Ok(replay(&reading, &Ask { guards, against: &[], by: &[By::Source], pack })?.steps)
 }
 

@@ -4,6 +4,7 @@
 //! money, high among them and with room above. Percentiles are exact: one number a run is kept, nothing of the run itself.
 
 use crate::evaluate::{Share, Z};
+use runguard_core::detect::stall::Long;
 use serde::Serialize;
 
 /// Columns of the plots of a distribution.
@@ -92,7 +93,7 @@ pub struct Cap {
     pub failed_in_all: f64,
     /// What caps without room would come to, as far as there are runs enough.
     pub tighter: Vec<Tighter>,
-    /// After how much a run is a long one of its kind: no cap, but a sign beside others. Of steps, those that are calls.
+    /// After how much a run is a long one of its kind, in steps or tokens: no cap, but a sign beside others. Of steps, those that are calls.
     pub long: Option<f64>,
     pub distribution: Distribution,
 }
@@ -122,19 +123,6 @@ const LEAST: f64 = 0.95;
 /// Percentiles whose own price is shown beside the cap with room.
 const TIGHTER: [f64; 2] = [0.95, 0.99];
 
-/// Runs of a kind from which on it is said what is long among them.
-const LEAST_FOR_LONG: usize = 30;
-
-/// After how much a run is a long one of its kind: more than most of them used, whatever became of them, as a log knows them. Tokens differ
-/// more from run to run, by what is read, so there is room above.
-pub(crate) const fn long(amount: Amount) -> Room {
-    let factor = match amount {
-        Amount::Tokens | Amount::Dollars => 1.5,
-        Amount::Steps | Amount::Minutes => 1.0,
-    };
-    Room { percentile: 0.90, factor }
-}
-
 /// The cap of an amount, or `None` where no source tells of it.
 pub fn cap(amount: Amount, used: &[Used], room: Room) -> Option<Cap> {
     let used: Vec<Used> = used.iter().copied().filter(|used| used.amount > 0.0 && used.amount.is_finite()).collect();
@@ -159,11 +147,13 @@ pub fn cap(amount: Amount, used: &[Used], room: Room) -> Option<Cap> {
         let over = cap.map_or(0, |cap| amounts.iter().filter(|amount| **amount > cap).count());
         Share::of(over as u64, amounts.len() as u64)
     };
-    let room_of_long = long(amount);
-    let of_any = amounts(|_| true);
-    let long = quantile(&of_any, room_of_long.percentile)
-        .filter(|_| of_any.len() >= LEAST_FOR_LONG)
-        .map(|quantile| amount.rounded(quantile.value * room_of_long.factor));
+    let of_any = || used.iter().map(|used| used.amount.round() as u64);
+    let long = match amount {
+        Amount::Steps => Long::calls_of(of_any()),
+        Amount::Tokens => Long::tokens_of(of_any()),
+        Amount::Dollars | Amount::Minutes => None,
+    };
+    let long = long.map(|long| long as f64);
     let beyond = |cap: Option<f64>| cap.map_or(0.0, |cap| failed.iter().map(|amount| (amount - cap).max(0.0)).sum());
     let tighter = TIGHTER.into_iter().filter(|percentile| enough(*percentile)).filter_map(|percentile| {
         let cap = amount.rounded(quantile(&measured, percentile)?.value);

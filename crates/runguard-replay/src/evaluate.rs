@@ -7,11 +7,10 @@ mod reading;
 
 pub use reading::{Instead, Order, Progress, Reading, Recorded, Unread, Worker, bytes_on_disk, each_run};
 
-use crate::caps::{Amount, Used, cap, long};
 use crate::labels::Labels;
 use crate::rules::Contender;
 use crate::trace::{Broken, Detail, Run, Step};
-use runguard_core::detect::stall::{Ladder, StallSettings};
+use runguard_core::detect::stall::{Long, StallSettings};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -348,6 +347,12 @@ struct Length {
     tokens: u64,
 }
 
+impl Length {
+    const fn used(&self) -> (u64, u64) {
+        (self.calls, self.tokens)
+    }
+}
+
 impl Worker for Lengths {
     fn run(&mut self, run: Run, _: Order) {
         let length = Length { fold: fold_of(&run.task), calls: run.calls(), tokens: tokens_of(&run.steps) };
@@ -358,10 +363,18 @@ impl Worker for Lengths {
 impl Lengths {
     pub fn of(files: &[PathBuf], threads: usize) -> Self {
         let labels = Labels::default();
-        let recorded = Recorded::of(files, &labels);
-        let reading = Reading { recorded, detail: Detail::Fingerprints, threads, progress: &Progress::default() };
+        Self::of_runs(&Reading {
+            recorded: Recorded::of(files, &labels),
+            detail: Detail::FINGERPRINTS,
+            threads,
+            progress: &Progress::default(),
+        })
+    }
+
+    /// The same of runs however they are read.
+    pub fn of_runs(reading: &Reading<'_>) -> Self {
         let mut all = Self::default();
-        for worker in each_run(&reading, Self::default).0 {
+        for worker in each_run(reading, Self::default).0 {
             for (kind, lengths) in worker.0 {
                 all.0.entry(kind).or_default().extend(lengths);
             }
@@ -369,24 +382,22 @@ impl Lengths {
         all
     }
 
-    /// After how much a run is a long one of its kind, by runs of other tasks; `None` where too few are known.
-    fn long(&self, run: &Run, amount: Amount, of: impl Fn(&Length) -> u64) -> Option<u64> {
+    /// After how much a run of each kind is a long one, by source and model, as a log knows it that has them all.
+    pub(crate) fn known(&self) -> BTreeMap<(String, String), Long> {
+        let long = |lengths: &Vec<Length>| Long::of(&lengths.iter().map(Length::used).collect::<Vec<_>>());
+        self.0.iter().map(|(kind, lengths)| (kind.clone(), long(lengths))).filter(|(_, long)| *long != Long::default()).collect()
+    }
+
+    /// The same for one run, by runs of other tasks.
+    fn long(&self, run: &Run) -> Long {
         let fold = fold_of(&run.task);
-        let lengths = self.0.get(&(run.source.clone(), run.model.clone()))?;
-        let used = |length: &Length| Used { success: None, amount: of(length) as f64 };
-        let others: Vec<Used> = lengths.iter().filter(|length| length.fold != fold).map(used).collect();
-        cap(amount, &others, long(amount))?.long.map(|most| most as u64)
+        let lengths = self.0.get(&(run.source.clone(), run.model.clone())).map(Vec::as_slice).unwrap_or_default();
+        Long::of(&lengths.iter().filter(|length| length.fold != fold).map(Length::used).collect::<Vec<_>>())
     }
 
     /// Settings whose rule for long runs knows how long runs of this kind are, by tasks other than this run's.
     pub(crate) fn settings(&self, run: &Run, settings: StallSettings) -> StallSettings {
-        let dear = self.long(run, Amount::Tokens, |length| length.tokens);
-        let settings = dear.map_or(settings.clone(), |tokens| settings.long_run_tokens(tokens));
-        let calls = self.long(run, Amount::Steps, |length| length.calls).and_then(|calls| u32::try_from(calls).ok());
-        match calls {
-            Some(calls) if calls >= 8 => settings.long_run(Ladder { steer: calls - calls / 8, block: 0, stop: calls + 1 }),
-            Some(_) | None => settings,
-        }
+        self.long(run).over(settings)
     }
 
     /// RunGuard with such settings, measured on tasks it was not told of.
@@ -407,7 +418,7 @@ pub fn evaluate(files: &[PathBuf], contenders: &[Contender], threads: usize) -> 
         }
     }
     let labels = Labels::default();
-    let reading = Reading { recorded: Recorded::of(files, &labels), detail: Detail::Fingerprints, threads, progress: &Progress::default() };
+    let reading = Reading { recorded: Recorded::of(files, &labels), detail: Detail::FINGERPRINTS, threads, progress: &Progress::default() };
     let (workers, unread) = each_run(&reading, || Adds { contenders, report: Report::default() });
     let mut report = Report::default();
     for worker in workers {
@@ -477,12 +488,12 @@ mod tests {
         let lengths = Lengths([(("s".to_owned(), "m".to_owned()), (1..=200).map(length).collect())].into());
         let of = |model: &str| Run { model: model.into(), ..story(None, 1) };
         let fold = fold_of(&of("m").task);
-        let mut others: Vec<u64> = (1..=200).filter(|calls| *calls as usize % FOLDS != fold).collect();
-        others.truncate(144);
-        let calls = |run: &Run| lengths.long(run, Amount::Steps, |length| length.calls);
-        assert_eq!((calls(&of("m")), calls(&of("another"))), (others.last().copied(), None));
-        let tokens = lengths.long(&of("m"), Amount::Tokens, |length| length.tokens);
-        assert_eq!(tokens.map(|tokens| tokens / 10_000), others.last().map(|calls| calls * 3 / 20), "half as much again");
+        let others: Vec<(u64, u64)> =
+            (1..=200).filter(|calls| *calls as usize % FOLDS != fold).map(|calls| (calls, 1000 * calls)).collect();
+        assert_eq!(lengths.long(&of("m")), Long::of(&others));
+        assert_eq!(u64::from(lengths.long(&of("m")).calls), others[143].0);
+        assert_eq!(lengths.long(&of("another")), Long::default());
+        assert_eq!(lengths.known().into_values().collect::<Vec<_>>(), [Long { calls: 180, tokens: 270_000 }]);
     }
 
     #[test]

@@ -133,7 +133,7 @@ pub fn explain(run: &Run, guards: &Guards) -> Explained {
         file: run.place.file.to_path_buf(),
         line: run.place.line,
         preset: found.preset.name(),
-        settings: guards.stall_settings(found.preset).clone(),
+        settings: guards.stall_settings_for(run, found.preset).clone(),
         steps: timeline.steps,
         stopped_after: found.ended.map(|(at, _)| at + 1),
         stopped_by: found.ended.map(|(_, cause)| cause.code()),
@@ -348,7 +348,7 @@ impl std::error::Error for NotFound {}
 const KEPT_BROKEN: usize = 20;
 
 /// The run that is meant, with its texts, and whether its file holds others.
-pub fn find(wanted: &Wanted, recorded: &Recorded<'_>) -> Result<(Run, bool), NotFound> {
+pub fn find(wanted: &Wanted, recorded: &Recorded<'_>, detail: Detail) -> Result<(Run, bool), NotFound> {
     let (files, name) = match wanted {
         Wanted::First(file) => (std::slice::from_ref(file), "a run".to_owned()),
         Wanted::Line(file, line) => (std::slice::from_ref(file), format!("the run of line {line}")),
@@ -362,7 +362,7 @@ pub fn find(wanted: &Wanted, recorded: &Recorded<'_>) -> Result<(Run, bool), Not
     };
     let (mut read, mut broken) = (0, Vec::new());
     for file in files {
-        let mut runs = recorded.open(file, Detail::Texts).map_err(NotFound::Unreadable)?;
+        let mut runs = recorded.open(file, detail).map_err(NotFound::Unreadable)?;
         while let Some(run) = runs.next() {
             match run {
                 Ok(mut run) if is_meant(&run) => {
@@ -386,7 +386,7 @@ mod tests {
     use crate::format;
     use crate::labels::Labels;
     use crate::packed::tests::{any_run, pack};
-    use crate::replay::{Ask, replay};
+    use crate::replay::{Ask, learned, replay};
     use crate::rules::tests::{call, failed, run};
     use crate::rules::{Caps, Presets, Watched};
     use crate::trace::{ReadAt, Step};
@@ -468,11 +468,12 @@ mod tests {
         let labels = Labels::default();
         let progress = Progress::default();
         let reading = |detail| Reading { recorded: Recorded::of(files, &labels), detail, threads: 2, progress: &progress };
+        let guards = &learned(&reading(Detail::FINGERPRINTS), guards.clone()).unwrap();
         let ask = Ask { guards, against: &[], by: &[], pack: None };
-        let replayed = replay(&reading(Detail::Fingerprints), &ask).unwrap();
+        let replayed = replay(&reading(Detail::FINGERPRINTS), &ask).unwrap();
         let worker = || Explains { guards: Some(guards.clone()), ..Explains::default() };
         let mut all = Explains::default();
-        for explains in each_run(&reading(Detail::Texts), worker).0 {
+        for explains in each_run(&reading(Detail::TEXTS), worker).0 {
             all.runs += explains.runs;
             all.each.extend(explains.each);
             for (rule, (runs, steps)) in explains.ends {
@@ -566,15 +567,16 @@ mod tests {
         }
         writeln!(file, "{{").unwrap();
         let (path, labels) = (file.path().to_owned(), Labels::default());
-        let found =
-            |wanted: Wanted| find(&wanted, &Recorded::of(std::slice::from_ref(&path), &labels)).map(|(run, others)| (run.id, others));
+        let found = |wanted: Wanted| {
+            find(&wanted, &Recorded::of(std::slice::from_ref(&path), &labels), Detail::TEXTS).map(|(run, others)| (run.id, others))
+        };
         assert_eq!(found(Wanted::First(path.clone())).unwrap(), ("a".to_owned(), true));
         assert_eq!(found(Wanted::Line(path.clone(), 2)).unwrap().0, "b");
         assert_eq!(found(Wanted::AnyFile("b".into())).unwrap().0, "b");
         let missing = found(Wanted::AnyFile("c".into())).unwrap_err().to_string();
         assert!(missing.contains("`c` is not among the 2 runs") && missing.contains(":3: "), "{missing}");
         assert!(matches!(found(Wanted::First("/nowhere".into())), Err(NotFound::Unreadable(_))));
-        let (run, _) = find(&Wanted::AnyFile("b".into()), &Recorded::of(&[path], &labels)).unwrap();
+        let (run, _) = find(&Wanted::AnyFile("b".into()), &Recorded::of(&[path], &labels), Detail::TEXTS).unwrap();
         assert_eq!(run.steps[0].texts.as_ref().unwrap().args, r#"{"c":"ls"}"#);
     }
 
@@ -587,12 +589,12 @@ mod tests {
         let (files, labels) = ([PathBuf::from("named.jsonl")], Labels::default());
         let instead = [(files[0].clone(), copy.path().to_owned())].into();
         let recorded = Recorded { instead: &instead, ..Recorded::of(&files, &labels) };
-        let (run, _) = find(&Wanted::AnyFile("a".into()), &recorded).unwrap();
+        let (run, _) = find(&Wanted::AnyFile("a".into()), &recorded, Detail::TEXTS).unwrap();
         assert_eq!(*run.place.file, *files[0]);
-        let missing = find(&Wanted::AnyFile("b".into()), &recorded).unwrap_err().to_string();
+        let missing = find(&Wanted::AnyFile("b".into()), &recorded, Detail::TEXTS).unwrap_err().to_string();
         assert!(missing.contains("the first: named.jsonl:2"), "{missing}");
         let guards = Guards::new(Presets::default(), &Tree::new(), &[Watched::Stall], Caps::default()).unwrap();
-        let (detail, progress) = (Detail::Fingerprints, Progress::default());
+        let (detail, progress) = (Detail::FINGERPRINTS, Progress::default());
         let reading = Reading { recorded, detail, threads: 1, progress: &progress };
         let summary = replay(&reading, &Ask { guards: &guards, against: &[], by: &[], pack: None }).unwrap();
         assert_eq!((summary.runs, summary.broken[0].file.as_path()), (1, files[0].as_path()));
@@ -647,7 +649,7 @@ mod tests {
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/formats");
         let mut ended = 0;
         for file in format::files(&fixtures).unwrap() {
-            for run in format::open(&file, None, Detail::Texts).unwrap().filter_map(Result::ok) {
+            for run in format::open(&file, None, Detail::TEXTS).unwrap().filter_map(Result::ok) {
                 // Fixtures are short: told again and again, something ends them.
                 let again = Run { steps: run.steps.iter().cycle().take(40).cloned().collect(), ..run.clone() };
                 for guards in &*WAYS {

@@ -122,6 +122,11 @@ pub struct Grid {
     axes: [Vec<Part>; TUNED],
 }
 
+/// Settings of which the runs can tell the price: they stop, and nothing is added to them by what a log would teach.
+fn priced(settings: StallSettings) -> StallSettings {
+    settings.highest(Rung::Stop).long_run_learned(false)
+}
+
 /// A combination: for each rule which of its values.
 pub type Candidate = [u8; TUNED];
 
@@ -142,7 +147,7 @@ impl Grid {
             parts.extend([Part::Off, Part::of(&base, rule)]);
             tidy(parts)
         });
-        Self { base: base.highest(Rung::Stop), axes }
+        Self { base: priced(base), axes }
     }
 
     /// [`Self::around`] for runs of several kinds: also what each of their settings says.
@@ -158,7 +163,7 @@ impl Grid {
     /// The same values, with everything else as these settings have it.
     #[must_use]
     pub fn with_base(&self, base: StallSettings) -> Self {
-        Self { base: base.highest(Rung::Stop), axes: self.axes.clone() }
+        Self { base: priced(base), axes: self.axes.clone() }
     }
 
     /// What is nearest to the settings as they are.

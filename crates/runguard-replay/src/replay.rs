@@ -15,7 +15,7 @@ mod positions;
 pub use examples::Example;
 pub use positions::Where;
 
-use crate::evaluate::{Order, Reading, Share, Tally, Worker, dollars_of, each_run, tokens_of};
+use crate::evaluate::{Lengths, Order, Reading, Share, Tally, Worker, dollars_of, each_run, tokens_of};
 use crate::format;
 use crate::packed::write_frame;
 use crate::rules::{Cause, Contender, Ender, Found, Guards, Nudge, Other, Watch, Watched};
@@ -26,6 +26,7 @@ use packing::Ordered;
 use positions::Positions;
 use runguard_core::detect::stall::Preset;
 use runguard_core::text::grouped;
+use runguard_guards::policy::SettingsProblem;
 use serde::{Serialize, Serializer};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -470,9 +471,16 @@ impl Worker for Replays<'_> {
     }
 }
 
-/// How much of the runs the guards need to see.
-pub fn detail(guards: &Guards) -> Detail {
-    if guards.watches(Watched::ToolCall) { Detail::Texts } else { Detail::Fingerprints }
+/// Guards that know how long the runs of each kind are that are looked at, if that matters to them. The runs are read for it, so what can be
+/// read only once teaches nothing.
+pub fn learned(reading: &Reading<'_>, guards: Guards) -> Result<Guards, SettingsProblem> {
+    let is_file = |path: &PathBuf| path.metadata().is_ok_and(|metadata| metadata.is_file());
+    if !guards.learn_what_is_long() || !reading.recorded.files.iter().all(is_file) {
+        return Ok(guards);
+    }
+    let lengths = Lengths::of_runs(&Reading { detail: Detail::FINGERPRINTS, ..*reading });
+    reading.progress.begins_anew();
+    guards.knowing(&lengths)
 }
 
 /// Takes every run of the files through the guards. Fails only when the packed file cannot be written.

@@ -7,17 +7,22 @@
 mod others;
 
 pub use self::others::Other;
+use crate::evaluate::Lengths;
 use crate::front::only;
-use crate::trace::{Kind, Run, Step};
+use crate::trace::{Detail, Kind, Run, Step};
 use runguard_core::budget::{Budget, Cost, Limits};
-use runguard_core::detect::stall::{self, Kinds, Preset, PresetChoice, Rung, StallRule, StallSettings, StallState, Verdict};
+use runguard_core::detect::stall::{
+    self, Kinds, Preset, PresetChoice, Rung, StallRule, StallSettings, StallState, Verdict, VolatileResults,
+};
 use runguard_core::detect::tool_calls::{CallOutcome, SkipReason, TurnCalls};
 use runguard_core::limits::InvalidSetting;
 use runguard_core::money::NanoDollars;
 use runguard_core::{Reason, Span, Timestamp};
 use runguard_guards::guard::run_loop;
+use runguard_guards::pattern::Patterns;
 use runguard_guards::policy::{Mode, Policy, SettingsProblem, Tree, merge};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
@@ -385,21 +390,28 @@ impl Nudge {
 pub struct Guards {
     pub presets: Presets,
     pub caps: Caps,
-    /// In the order of [`Preset::ALL`].
+    /// In the order of [`Preset::ALL`], and what they are made of.
     policies: Vec<Policy>,
+    trees: Vec<Tree>,
+    /// The same for runs of which it is known what is long among them: by source and model.
+    of_kinds: BTreeMap<String, BTreeMap<String, Vec<Policy>>>,
     watched: Vec<Watched>,
+    /// What is never news in results. Runs are read by it on many threads, until the program ends.
+    volatile: &'static VolatileResults,
 }
 
 impl Guards {
     /// `settings` are as they would stand below `[guards]`, and are laid over those of the preset. A limit in dollars or tokens
     /// that they set is a cap too, unless `caps` has another.
     pub fn new(presets: Presets, settings: &Tree, watched: &[Watched], mut caps: Caps) -> Result<Self, SettingsProblem> {
-        let mut policies = Vec::with_capacity(Preset::ALL.len());
+        let (mut policies, mut trees) = (Vec::with_capacity(Preset::ALL.len()), Vec::with_capacity(Preset::ALL.len()));
         for preset in Preset::ALL {
             let mut tree = Tree::from_iter([("stall".to_owned(), serde_json::json!(preset.settings()))]);
             merge(&mut tree, settings);
             policies.push(Policy::build(&tree, &["guards"])?);
+            trees.push(tree);
         }
+        let volatile = policies.first().map_or(VolatileResults::NONE, |policy| kept_for_ever(&stall_settings_of(policy).volatile));
         if let Some(policy) = policies.first() {
             let budget = policy.budget.for_subject("");
             if budget.mode_of(Reason::BudgetExceeded) == Mode::Enforce {
@@ -407,7 +419,44 @@ impl Guards {
                 caps.usd = caps.usd.or(NanoDollars::from_dollars(budget.settings.max_usd).ok().filter(|usd| !usd.is_zero()));
             }
         }
-        Ok(Self { presets, caps, policies, watched: watched.to_vec() })
+        Ok(Self { presets, caps, policies, trees, of_kinds: BTreeMap::new(), watched: watched.to_vec(), volatile })
+    }
+
+    /// How runs are read for them: with their texts where a guard looks at those.
+    pub fn detail(&self) -> Detail {
+        let detail = if self.watches(Watched::ToolCall) { Detail::TEXTS } else { Detail::FINGERPRINTS };
+        detail.without(self.volatile)
+    }
+
+    /// The same for whoever shows runs.
+    pub fn detail_with_texts(&self) -> Detail {
+        Detail::TEXTS.without(self.volatile)
+    }
+
+    /// Whether it matters to them how long other runs of a kind are.
+    pub fn learn_what_is_long(&self) -> bool {
+        self.watches(Watched::Stall) && self.policies.iter().any(|policy| stall_settings_of(policy).takes_what_is_long())
+    }
+
+    /// These, knowing how long runs of each kind are, as a service knows it that has them in its log.
+    pub fn knowing(mut self, lengths: &Lengths) -> Result<Self, SettingsProblem> {
+        self.of_kinds.clear();
+        for ((source, model), long) in lengths.known() {
+            let policies = self.policies.iter().zip(&self.trees).map(|(policy, tree)| {
+                let settings = long.over(stall_settings_of(policy).clone());
+                let said = serde_json::json!({"long_run": settings.long_run, "long_run_tokens": settings.long_run_tokens});
+                let over = Tree::from_iter([("stall".to_owned(), said)]);
+                policy.overridden(tree, &over, &["guards"], &mut Patterns::default())
+            });
+            let policies = policies.collect::<Result<Vec<_>, _>>()?;
+            self.of_kinds.entry(source).or_default().insert(model, policies);
+        }
+        Ok(self)
+    }
+
+    /// Those by which a run is watched, in the order of [`Preset::ALL`].
+    fn policies_of(&self, run: &Run) -> &[Policy] {
+        self.of_kinds.get(&run.source).and_then(|models| models.get(&run.model)).unwrap_or(&self.policies)
     }
 
     pub fn watches(&self, what: Watched) -> bool {
@@ -426,7 +475,12 @@ impl Guards {
 
     /// The thresholds of the stall detector for runs of that kind, as they are where no tool has others.
     pub fn stall_settings(&self, preset: Preset) -> &StallSettings {
-        &self.policy(preset).stall.for_subject("").settings.0.all
+        stall_settings_of(self.policy(preset))
+    }
+
+    /// The same for one run, whose kind may be known.
+    pub fn stall_settings_for(&self, run: &Run, preset: Preset) -> &StallSettings {
+        stall_settings_of(&self.policies_of(run)[preset as usize])
     }
 
     /// Watches runs one after the other.
@@ -443,6 +497,15 @@ impl Guards {
             others: Vec::new(),
         }
     }
+}
+
+fn stall_settings_of(policy: &Policy) -> &StallSettings {
+    &policy.stall.for_subject("").settings.0.all
+}
+
+/// There is one such list a program.
+fn kept_for_ever(volatile: &VolatileResults) -> &'static VolatileResults {
+    if volatile.is_empty() { VolatileResults::NONE } else { Box::leak(Box::new(volatile.clone())) }
 }
 
 /// What became of a run.
@@ -531,6 +594,7 @@ impl Watch<'_> {
     /// [`Self::run`], with somebody looking on.
     pub fn run_before(&mut self, run: &Run, onlooker: &mut impl Onlooker) -> Found {
         let guards = self.guards;
+        let policies = guards.policies_of(run);
         let mut kind = guards.presets.of(&run.source);
         let mut found = Found { preset: kind.preset(), ended: None, alone: [None; 6], nudges: [0; 5], has_times: false };
         let mut spending = Spending::new(&guards.caps);
@@ -543,7 +607,7 @@ impl Watch<'_> {
             found.has_times |= step.at_millis.is_some();
             let preset = kind.at(step);
             found.preset = if found.ended.is_none() { preset } else { found.preset };
-            let policy = guards.policy(preset);
+            let policy = &policies[preset as usize];
             let is_call = step.kind == Kind::Call;
             let was_ended = found.ended.is_some();
             let (mut asked_by, mut said) = (None, None);

@@ -7,7 +7,7 @@
 //! a run, and a text is unescaped only when something is made of it.
 
 use flate2::read::MultiGzDecoder;
-use runguard_core::detect::stall::{CallEffect, error_fingerprint, result_fingerprint};
+use runguard_core::detect::stall::{CallEffect, VolatileResults, error_fingerprint};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -87,12 +87,23 @@ impl Default for ReadAt {
 }
 
 /// How much is read of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Detail {
-    #[default]
-    Fingerprints,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Detail {
     /// With the texts, for people.
-    Texts,
+    pub(crate) texts: bool,
+    /// What of a result is no part of its fingerprint.
+    pub(crate) volatile: &'static VolatileResults,
+}
+
+impl Detail {
+    pub const FINGERPRINTS: Self = Self { texts: false, volatile: VolatileResults::NONE };
+    pub const TEXTS: Self = Self { texts: true, ..Self::FINGERPRINTS };
+
+    /// As much, by fingerprints without what is volatile.
+    #[must_use]
+    pub const fn without(self, volatile: &'static VolatileResults) -> Self {
+        Self { volatile, ..self }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -299,7 +310,7 @@ pub fn runs(path: &Path) -> io::Result<impl Iterator<Item = Result<Run, Broken>>
     let file = path.to_owned();
     Ok(Lines::open(path)?.map(move |line| {
         let line = line?;
-        parse(&line.bytes, Detail::Fingerprints).map_err(|problem| Broken { file: file.clone(), line: line.number, problem })
+        parse(&line.bytes, Detail::FINGERPRINTS).map_err(|problem| Broken { file: file.clone(), line: line.number, problem })
     }))
 }
 
@@ -404,14 +415,14 @@ impl RecordedStep<'_> {
     fn into_step(self, names: &mut Names, detail: Detail) -> Result<Step, String> {
         let whole = self.result_len.is_some_and(|length| length <= WHOLE_TEXT);
         let failed = self.error == Some(true);
-        let wanted = failed || detail == Detail::Texts || (whole && self.result_hash.is_some());
+        let wanted = failed || detail.texts || (whole && self.result_hash.is_some());
         let text: Option<Cow<'_, str>> = match self.result.filter(|_| wanted) {
             Some(result) => unescaped(result)?,
             None => None,
         };
         let result = match (self.result_hash, &text) {
             // The text, where it is not cut, is compared as it is live: without times and durations.
-            (Some(_), Some(text)) if whole => Some(result_fingerprint(text)),
+            (Some(_), Some(text)) if whole => Some(detail.volatile.result(text)),
             (hash, _) => hash.map(|Hash(hash)| hash),
         };
         Ok(Step {
@@ -422,7 +433,7 @@ impl RecordedStep<'_> {
             tool: names.name(&self.tool),
             args: self.args_hash.0,
             result,
-            error: failed.then(|| error_fingerprint(text.as_deref().unwrap_or_default())),
+            error: failed.then(|| error_fingerprint(&detail.volatile.without(text.as_deref().unwrap_or_default()))),
             effect: match (self.kind, self.args) {
                 (RecordedKind::Call, Some(args)) => CallEffect::of(&self.tool, args.get()),
                 (RecordedKind::Call | RecordedKind::Message, _) => CallEffect::Unknown,
@@ -432,7 +443,7 @@ impl RecordedStep<'_> {
             tokens: self.tokens_in.unwrap_or(0).saturating_add(self.tokens_out.unwrap_or(0)),
             dollars: self.cost_usd.unwrap_or(0.0),
             at_millis: None,
-            texts: (detail == Detail::Texts).then(|| {
+            texts: (detail.texts).then(|| {
                 let args = self.args.map(|args| shown(args.get())).unwrap_or_default();
                 Box::new(Texts { args, result: text.as_deref().map(shown).unwrap_or_default() })
             }),
@@ -470,7 +481,7 @@ mod tests {
 
     #[test]
     fn a_line_is_a_run() {
-        let run = parse(RUN.as_bytes(), Detail::Fingerprints).unwrap();
+        let run = parse(RUN.as_bytes(), Detail::FINGERPRINTS).unwrap();
         assert_eq!((run.success, run.stuck, run.native_tools, run.steps.len()), (Some(false), Some(true), Some(false), 2));
         let [call, message] = &run.steps[..] else { panic!("two steps") };
         assert_eq!((call.kind, call.args, call.tokens, call.dollars), (Kind::Call, 255, 15, 0.25));
@@ -479,7 +490,7 @@ mod tests {
 
     #[test]
     fn a_whole_text_is_compared_without_its_durations_and_a_cut_one_by_its_hash() {
-        let result = |line: &str| parse(line.as_bytes(), Detail::Fingerprints).unwrap().steps[0].result.unwrap();
+        let result = |line: &str| parse(line.as_bytes(), Detail::FINGERPRINTS).unwrap().steps[0].result.unwrap();
         let later = RUN.replace("0.5s", "9.7s").replace("\"ab\"", "\"cd\"");
         assert_eq!(result(RUN), result(&later));
         assert_eq!(result(&RUN.replace("\"result_len\":16", "\"result_len\":900")), 0xab);

@@ -531,18 +531,17 @@ pub fn examples(gathered: &Gathered, options: &Options, settings: &StallSettings
     let mut examples = Vec::new();
     for (file, path) in gathered.files.iter().enumerate() {
         let of_file: Vec<_> = wanted.iter().filter(|(record, _)| record.file as usize == file).collect();
-        examples.extend(
-            read_again(path, recorded, &of_file).into_iter().map(|(rule, run)| Example { rule, explained: explain(&run, &guards) }),
-        );
+        let again = read_again(path, recorded, options.guards.detail_with_texts(), &of_file);
+        examples.extend(again.into_iter().map(|(rule, run)| Example { rule, explained: explain(&run, &guards) }));
     }
     examples.sort_by_key(|example| RULES.iter().position(|rule| *rule == example.rule));
     examples
 }
 
-fn read_again(path: &Path, recorded: &Recorded<'_>, wanted: &[&(&Record, StallRule)]) -> Vec<(StallRule, Run)> {
+fn read_again(path: &Path, recorded: &Recorded<'_>, detail: Detail, wanted: &[&(&Record, StallRule)]) -> Vec<(StallRule, Run)> {
     let Some(last) = wanted.iter().map(|(record, _)| record.ordinal as usize).max() else { return Vec::new() };
     // A file that was readable a moment ago and is not any more leaves the report without its examples, nothing else.
-    let Ok(runs) = recorded.open(path, Detail::Texts) else { return Vec::new() };
+    let Ok(runs) = recorded.open(path, detail) else { return Vec::new() };
     let rule = |ordinal: usize| wanted.iter().find(|(record, _)| record.ordinal as usize == ordinal).map(|(_, rule)| *rule);
     let labelled = |mut run: Run| {
         recorded.labels.label(&mut run);

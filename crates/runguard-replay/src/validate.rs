@@ -9,9 +9,11 @@ use crate::evaluate::{
 use crate::front::only;
 use crate::labels::Labels;
 use crate::rules::{Caps, Contender, Guards, Presets, Rule, Watched as Guard};
-use crate::trace::{Detail, Run, Step};
+use crate::trace::{Detail, Kind, Run, Step};
+use runguard_core::detect::loops::{Called, LoopSettings, Trail};
 use runguard_core::detect::stall::{Ladder, StallRule, StallSettings};
 use runguard_core::limits::InvalidSetting;
+use runguard_core::time::Timestamp;
 use runguard_guards::policy::Tree;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,9 +21,21 @@ use std::path::PathBuf;
 /// What part of the good runs of a class may be ended before their end.
 pub const PRICES: [(&str, f64); 3] = [(FRONTIER_RUNS, 0.005), (NATIVE, 0.01), ("intercode", 0.005)];
 
-/// Limits that runs are held against beside the detector; one of them at a time.
+/// Limits that runs are held against beside the detector; one of them, or of what follows them here, at a time.
 const LIMITS_OF_STEPS: [u64; 8] = [6, 9, 12, 16, 20, 23, 25, 30];
 const LIMITS_OF_TOKENS: [u64; 7] = [25_000, 50_000, 100_000, 200_000, 400_000, 800_000, 1_600_000];
+/// How often the loop detector lets one tool come in a row, whatever it is asked.
+const TOOL_IN_A_ROW: [u32; 4] = [5, 8, 12, 16];
+/// Rules whose stop comes early: for prices at which others end a fifth or half of the good runs.
+const EAGER: [(StallRule, u32); 7] = [
+    (StallRule::Identical, 2),
+    (StallRule::SameError, 2),
+    (StallRule::Unmoved, 3),
+    (StallRule::Unmoved, 5),
+    (StallRule::LongRun, 8),
+    (StallRule::LongRun, 14),
+    (StallRule::LongRun, 20),
+];
 /// How often the loop detector lets the same calls come round, whatever they give.
 const REPEATS: [u32; 2] = [3, 5];
 
@@ -46,14 +60,16 @@ fn off() -> Value {
     Value { name: "off".into(), contender: None }
 }
 
+/// A rule with another stop, and all others off.
+fn alone(rule: StallRule, stop: u32) -> Result<Contender, InvalidSetting> {
+    Contender::runguard(rule.code(), |mut settings: StallSettings| {
+        set_stop(rule, stop, &mut settings);
+        only(rule, settings)
+    })
+}
+
 fn axis_of(rule: StallRule, can_be_off: bool, stops: &[u32]) -> Result<Axis, InvalidSetting> {
-    let value = |stop: &u32| {
-        let change = |mut settings: StallSettings| {
-            set_stop(rule, *stop, &mut settings);
-            only(rule, settings)
-        };
-        Ok(Value { name: stop.to_string(), contender: Some(Contender::runguard(rule.code(), change)?) })
-    };
+    let value = |stop: &u32| Ok(Value { name: stop.to_string(), contender: Some(alone(rule, *stop)?) });
     let values = stops.iter().map(value).collect::<Result<Vec<_>, InvalidSetting>>()?;
     Ok(Axis { name: rule.code(), values: can_be_off.then(off).into_iter().chain(values).collect(), is_threshold: true })
 }
@@ -91,6 +107,29 @@ impl Rule for Ends {
     }
 }
 
+/// The loop detector, asked by the names of tools alone.
+struct OneTool {
+    settings: LoopSettings,
+    trail: Trail,
+}
+
+impl OneTool {
+    fn value(times: u32) -> Value {
+        let name = format!("one tool {times} times in a row");
+        let contender = Contender::new(&name, move |_| {
+            let settings = LoopSettings::default().repeats(times).max_cycle_len(1);
+            Box::new(Self { trail: Trail::new(&settings), settings })
+        });
+        Value { name, contender: Some(contender) }
+    }
+}
+
+impl Rule for OneTool {
+    fn stops(&mut self, step: &Step) -> bool {
+        step.kind == Kind::Call && self.trail.record(&self.settings, Called::by_name(&step.tool), Timestamp::from_millis(0)).is_some()
+    }
+}
+
 /// What other guards than the stall detector do to a run, as `replay` tells it.
 fn guarded(name: String, settings: Tree, watched: &[Guard], caps: Caps) -> Result<Value, Problem> {
     let guards = Guards::new(Presets::default(), &settings, watched, caps).map_err(|problem| problem.problem)?;
@@ -118,6 +157,9 @@ fn axes(lengths: Lengths) -> Result<Vec<Axis>, Problem> {
         let settings = Tree::from_iter([(Guard::Loop.code().to_owned(), serde_json::json!({"repeats": repeats}))]);
         guarded(repeats.to_string(), settings, &[Guard::Loop], Caps::default())
     });
+    let tools = TOOL_IN_A_ROW.into_iter().map(|times| Ok(OneTool::value(times)));
+    let eager =
+        EAGER.into_iter().map(|(rule, stop)| Ok(Value { name: format!("{} {stop}", rule.code()), contender: Some(alone(rule, stop)?) }));
     Ok(vec![
         of(StallRule::Identical, true, &[3, 4, 5])?,
         of(StallRule::Cycle, false, &[3])?,
@@ -134,7 +176,7 @@ fn axes(lengths: Lengths) -> Result<Vec<Axis>, Problem> {
             is_threshold: true,
         },
         beside("loop", loops)?,
-        beside("limit", steps.chain(tokens))?,
+        beside("limit", steps.chain(tokens).chain(tools).chain(eager))?,
     ])
 }
 
@@ -214,7 +256,7 @@ impl Trial {
         let values: Vec<&Contender> = axes.iter().flat_map(|axis| &axis.values).filter_map(|value| value.contender.as_ref()).collect();
         let labels = Labels::default();
         let reading =
-            Reading { recorded: Recorded::of(files, &labels), detail: Detail::Fingerprints, threads, progress: &Progress::default() };
+            Reading { recorded: Recorded::of(files, &labels), detail: Detail::FINGERPRINTS, threads, progress: &Progress::default() };
         let workers = each_run(&reading, || Watches { values: &values, runs: Vec::new() }).0;
         let runs = workers.into_iter().flat_map(|worker| worker.runs).collect();
         let mut trial = Self { axes, runs, sums: BTreeMap::new() };

@@ -75,7 +75,8 @@ impl Tool {
         result: Option<&Bound<'py, PyAny>>,
         error: Option<&Bound<'py, PyAny>>,
     ) -> Step<'py> {
-        let outcome = Outcome::read(run.py(), result, error).unwrap_or_default();
+        let volatile = locked(&run.get().inner, |run| run.volatile_results())?;
+        let outcome = Outcome::read(run.py(), result, error, &volatile).unwrap_or_default();
         let effect = run.get().effect_of(arguments)?;
         let now = clock::now();
         let (progress, is_over) = locked(&run.get().inner, |run| {
@@ -163,7 +164,8 @@ impl Run {
         let tool = tool_name(tool)?;
         let (arguments, effect) = values::arguments(&tool, args, this.get().ignored_of(&tool))?;
         // The tool has run: what cannot be read of its result is no reason to lose it.
-        let outcome = Outcome::read(this.py(), result, error).unwrap_or_default();
+        let volatile = locked(&this.get().inner, |run| run.volatile_results())?;
+        let outcome = Outcome::read(this.py(), result, error, &volatile).unwrap_or_default();
         let now = clock::now();
         let progress = locked(&this.get().inner, |run| run.after_tool_of(agent, &tool, arguments, outcome.gave(effect), now))?;
         Self::step(this, progress)

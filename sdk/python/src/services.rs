@@ -240,7 +240,7 @@ impl ServiceStalls {
             return Err(errors::invalid_input(py, "tool is empty: all calls without a name would count as one."));
         }
         let args = args.map(|args| values::arguments(tool, args, Volatile::NONE)).transpose()?;
-        let outcome = Outcome::read(py, result, error)?;
+        let outcome = Outcome::read(py, result, error, stall::VolatileResults::NONE)?;
         let gave = Gave { tokens, ..outcome.gave(args.map_or(stall::CallEffect::Unknown, |(_, effect)| effect)) };
         let args = args.map(|(fingerprint, _)| fingerprint);
         locked(&self.stalls, |stalls| stalls.observe(session_id, tool, args, gave, round)).map(Question::new)

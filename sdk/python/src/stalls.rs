@@ -4,7 +4,7 @@ use crate::lock::locked;
 use crate::{clock, errors, values};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
-use runguard_core::detect::stall::{self, CallEffect, Preset, StallSessions, StallSettings, Step, result_fingerprint};
+use runguard_core::detect::stall::{self, CallEffect, Preset, StallSessions, StallSettings, Step, VolatileResults, result_fingerprint};
 use runguard_core::fingerprint::Volatile;
 use runguard_core::limits::InvalidSetting;
 use runguard_core::run::{Failure, Gave, Stalls};
@@ -92,7 +92,8 @@ impl StallDetector {
             return Err(errors::invalid_input(py, "tool is empty: all calls without a name would count as one."));
         }
         let (args, effect) = args.map_or(Ok((0, CallEffect::Unknown)), |args| values::arguments(tool, args, Volatile::NONE))?;
-        let outcome = Outcome::read(py, result, error)?;
+        let volatile = locked(&self.runs, |runs| runs.settings().volatile.clone())?;
+        let outcome = Outcome::read(py, result, error, &volatile)?;
         let Gave { result, error, effect, .. } = outcome.gave(effect);
         let step = Step { tool, args, result, error: error.map(|error| error.fingerprint), round, effect };
         let now = clock::now();
@@ -140,7 +141,12 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     /// An error may be a text, an exception, or only a flag: then the result is what it failed with.
-    pub(crate) fn read(py: Python<'_>, result: Option<&Bound<'_, PyAny>>, error: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+    pub(crate) fn read(
+        py: Python<'_>,
+        result: Option<&Bound<'_, PyAny>>,
+        error: Option<&Bound<'_, PyAny>>,
+        volatile: &VolatileResults,
+    ) -> PyResult<Self> {
         let mut result = result.map(shown).transpose()?;
         let error = match error {
             Some(flag) if flag.is_exact_instance_of::<PyBool>() => flag.is_truthy()?.then(|| result.take().unwrap_or_default()),
@@ -149,7 +155,7 @@ impl Outcome {
         };
         let length = result.as_deref().map_or(0, str::len) + error.as_deref().map_or(0, str::len);
         Ok(values::aside(py, length, || {
-            let outcome = stall::Outcome::of(result.as_deref(), error.as_deref());
+            let outcome = volatile.outcome(result.as_deref(), error.as_deref());
             Self { result: outcome.result, error: error.zip(outcome.error) }
         }))
     }

@@ -21,6 +21,21 @@ def test_another_result_is_progress() -> None:
     assert rungs(StallDetector(), [f"line {number}" for number in range(20)]) == ["go_on"] * 20
 
 
+def test_what_is_volatile_by_name_or_pattern_is_no_news() -> None:
+    results = [{"etag": f"a{number}", "by": f"worker-{number}q", "rows": 3} for number in range(4)]
+    assert [StallDetector().observe("get", {}, result).rung for result in results] == ["go_on"] * 4
+    detector = StallDetector(volatile=["etag", "worker-*"])
+    assert [detector.observe("get", {}, result).rung for result in results] == ["go_on", "go_on", "steer", "stop"]
+    run = Run(stall=StallDetector(volatile=["etag", "worker-*"]), repeats=9)
+    for result in results:
+        run.before_tool("get", {})
+        run.after_tool("get", {}, result)
+    with pytest.raises(StallDetectedError):
+        run.before_model()
+    with pytest.raises(InvalidInputError, match="volatile"):
+        StallDetector(volatile=["*"])
+
+
 def test_polling_is_fine_and_a_mutation_is_a_new_experiment() -> None:
     detector = StallDetector("coding", polling=["get_status"])
     assert {detector.observe("get_status", {}, "pending").rung for _ in range(30)} == {"go_on"}

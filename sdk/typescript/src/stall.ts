@@ -48,6 +48,8 @@ export interface StallSettings {
   longRun?: Ladder | undefined
   /** Tokens of such a run: with an eighth of them left the model is told, then the run is stopped; 0 is never. */
   longRunTokens?: number | undefined
+  /** What is never news in results: names (`etag`: the value behind it) and patterns with stars (`worker-*`). */
+  volatile?: readonly string[] | undefined
   /** Tools that wait for something. */
   polling?: readonly string[] | undefined
   /** Tools that change the world: after a success, trying again is a new experiment. */

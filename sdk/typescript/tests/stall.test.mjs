@@ -15,6 +15,13 @@ inBoth('StallDetector', ({ StallDetector, InvalidInputError }) => {
     assert.equal(rungs[0].nudge, '')
   })
 
+  it('leaves out of results what is volatile by name or pattern', () => {
+    const rungs = (detector) => [1, 2, 3, 4].map((n) => detector.observe('get', {}, { etag: `a${n}`, by: `worker-${n}q`, rows: 3 }).rung)
+    assert.deepEqual(rungs(new StallDetector()), ['go_on', 'go_on', 'go_on', 'go_on'])
+    assert.deepEqual(rungs(new StallDetector({ volatile: ['etag', 'worker-*'] })), ['go_on', 'go_on', 'steer', 'stop'])
+    assert.throws(() => new StallDetector({ volatile: ['*'] }), /volatile/)
+  })
+
   it('takes another result for progress', () => {
     const detector = new StallDetector('coding')
     for (let number = 0; number < 20; number++) assert.equal(detector.observe('test', {}, { failed: 20 - number }).rung, 'go_on')

@@ -1,18 +1,20 @@
 //! `runguard explain`: one recorded run, step by step.
 
 use super::data_folder::{Copies, remove_copies_when_stopped};
-use super::watched::{GuardArgs, ReadArgs, ThresholdArgs};
+use super::watched::{GuardArgs, ReadArgs, ThresholdArgs, misset};
 use crate::failure::Failure;
 use crate::output;
 use clap::Args;
 use owo_colors::OwoColorize;
 use runguard_core::detect::stall::Rung;
-use runguard_replay::evaluate::Recorded;
+use runguard_replay::evaluate::{Progress, Reading, Recorded};
 use runguard_replay::explain::{Explained, ExplainedStep, News, NotFound, Stretch, Wanted, explain, find};
 use runguard_replay::format;
 use runguard_replay::html;
 use std::fmt::Write as _;
+use runguard_replay::replay::learned;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -80,14 +82,19 @@ impl Explain {
         remove_copies_when_stopped();
         let copies = Copies::where_rows_wait(wanted.file().into_iter().chain(&files));
         let recorded = Recorded { format: self.read.format, instead: copies.instead(), ..Recorded::of(&files, &labels) };
-        let (run, others) = find(&wanted, &recorded).map_err(|error| match error {
+        let (run, others) = find(&wanted, &recorded, guards.detail_with_texts()).map_err(|error| match error {
             NotFound::Unreadable(_) => Failure::Usage(error.to_string()),
             NotFound::Missing { .. } => Failure::NotFound(error.to_string()),
         })?;
         if others && matches!(wanted, Wanted::First(_)) {
             output::remark("note", "the file holds other runs as well; FILE:LINE or FILE#ID takes one of them");
         }
-        let explained = explain(&run, &guards);
+        // What is long is said by the runs it stands among.
+        let among: Vec<PathBuf> = wanted.file().into_iter().chain(&files).cloned().collect();
+        let recorded = Recorded { files: &among, given: &among, ..recorded };
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let reading = Reading { recorded, detail: guards.detail(), threads, progress: &Progress::default() };
+        let explained = explain(&run, &learned(&reading, guards).map_err(|problem| misset(&problem))?);
         if let Some(target) = &self.html {
             write(target, &html::explain_page(&explained))?;
         }

@@ -4,7 +4,7 @@ mod preview;
 
 use super::data_folder::{Copies, remove_copies};
 use super::serve::stop_signal;
-use super::watched::{GuardArgs, ReadArgs, ThresholdArgs, one_of};
+use super::watched::{GuardArgs, ReadArgs, ThresholdArgs, misset, one_of};
 use crate::failure::Failure;
 use crate::output;
 use crate::table::{Cell, Table};
@@ -13,7 +13,7 @@ use owo_colors::OwoColorize;
 use runguard_core::text::grouped;
 use runguard_replay::evaluate::{Progress, Reading, Recorded, Share, bytes_on_disk};
 use runguard_replay::html::replay_page;
-use runguard_replay::replay::{Ask, By, Figures, Grouping, Named, NudgeFigures, RuleFigures, Summary, detail, files_of, replay};
+use runguard_replay::replay::{Ask, By, Figures, Grouping, Named, NudgeFigures, RuleFigures, Summary, files_of, learned, replay};
 use runguard_replay::rules::Other;
 use std::io::{IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
@@ -94,7 +94,8 @@ impl Replay {
         let bar = Bar::show(&files, progress.clone());
         let started = Instant::now();
         let recorded = Recorded { files: &files, given: &self.files, format: self.read.format, labels: &labels, instead: copies.instead() };
-        let reading = Reading { recorded, detail: detail(&guards), threads, progress: &progress };
+        let reading = Reading { recorded, detail: guards.detail(), threads, progress: &progress };
+        let guards = learned(&reading, guards).map_err(|problem| misset(&problem))?;
         let ask = Ask { guards: &guards, against: &self.against, by: &self.by, pack: self.pack.as_deref() };
         let summary = replay(&reading, &ask).map_err(|error| Failure::Failed(error.to_string()))?;
         bar.end();

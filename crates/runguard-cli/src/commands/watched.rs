@@ -8,7 +8,7 @@ use runguard_core::detect::stall::Preset;
 use runguard_core::money::NanoDollars;
 use runguard_core::nearest;
 use runguard_engine::settings;
-use runguard_guards::policy::{Tree, merge, nest};
+use runguard_guards::policy::{SettingsProblem, Tree, merge, nest};
 use runguard_replay::format::Format;
 use runguard_replay::labels::Labels;
 use runguard_replay::rules::{Caps, Guards, Presets, Watched};
@@ -135,8 +135,11 @@ impl GuardArgs {
 }
 
 fn guards(presets: Presets, changes: &Tree, watched: &[Watched], caps: Caps) -> Result<Guards, Failure> {
-    Guards::new(presets, changes, watched, caps)
-        .map_err(|problem| Failure::Usage(format!("`{}`: {}", problem.path.join("."), problem.problem)))
+    Guards::new(presets, changes, watched, caps).map_err(|problem| misset(&problem))
+}
+
+pub(crate) fn misset(problem: &SettingsProblem) -> Failure {
+    Failure::Usage(format!("`{}`: {}", problem.path.join("."), problem.problem))
 }
 
 /// What a settings file says below `[guards]`; of an agent's, its stall detector.

@@ -16,13 +16,16 @@
 mod effect;
 mod fingerprints;
 mod kind;
+mod length;
 mod memory;
 mod sessions;
 mod settings;
+mod volatile;
 
 pub use self::effect::CallEffect;
 pub use self::fingerprints::{Beside, Outcome, error_fingerprint, is_an_error, is_framework, result_fingerprint, says_error};
 pub use self::kind::Kinds;
+pub use self::length::{LEAST_RUNS, Long};
 use self::memory::Memory;
 pub use self::settings::{Ladder, Preset, PresetChoice, Rung, StallRule, StallSettings};
 use super::loops::{LoopSettings, MAX_CYCLE_LEN, MAX_REPEATS, Trail};
@@ -32,6 +35,7 @@ use crate::text::sentence;
 use serde::{Deserialize, Serialize};
 pub use sessions::StallSessions;
 use std::fmt;
+pub use volatile::VolatileResults;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Pairs remembered to tell new from old. Beyond it the earliest is forgotten, and would count as new again. So few that
@@ -499,6 +503,16 @@ impl StallState {
     /// The latest pairs, as these settings tell them apart.
     fn news(&self, settings: &StallSettings) -> u64 {
         self.seen.memory.news_by_target().filter(|_| settings.novelty_by_target).unwrap_or(self.news)
+    }
+
+    /// Calls that were counted, since a person last spoke.
+    pub const fn calls(&self) -> u32 {
+        self.pairs
+    }
+
+    /// Tokens that were used for them, as far as they were told.
+    pub const fn tokens(&self) -> u64 {
+        self.seen.memory.tokens()
     }
 
     /// What kinds of calls the run began with.

@@ -4,6 +4,7 @@ use super::sessions::{self, Trim};
 use super::{Ended, Rests, session_number};
 use crate::erasure::Gone;
 use runguard_insight::insight::digest::{Cell, CellKey, Digest, Dimension, HOUR_MILLIS, MOST_NAMES, Range, Sessions};
+use runguard_insight::insight::long_runs::{KnownLengths, OVER_AFTER_MILLIS};
 use runguard_insight::insight::session_list::SessionSeen;
 use runguard_store::files::{make_database_private, remove_database};
 use runguard_store::scrub::{BUSY, Checkpoint, checkpoint, rid_of_removed};
@@ -15,7 +16,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Another format is thrown away and built anew.
-const FORMAT: i64 = 5;
+const FORMAT: i64 = 6;
 /// Cells kept, about 200 bytes each; beyond it the oldest hours go before their time.
 const MOST_CELLS: u64 = 1_000_000;
 /// Groups whose names are remembered as counted.
@@ -45,6 +46,9 @@ CREATE TABLE sessions (
     nanodollars INTEGER NOT NULL,
     refused_at  INTEGER,
     reason      TEXT,
+    calls       INTEGER NOT NULL,
+    tokens      INTEGER NOT NULL,
+    kind        TEXT NOT NULL,
     PRIMARY KEY (tenant, session)
 ) WITHOUT ROWID, STRICT;
 CREATE TABLE progress (
@@ -280,6 +284,11 @@ impl Cells {
         let now = trusted.pass(told, i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX));
         trusted.write(&self.connection)?;
         Ok(now)
+    }
+
+    /// What is long for each kind of run, by those that are over.
+    pub(super) fn long_runs(&self, now: i64) -> Result<KnownLengths, rusqlite::Error> {
+        sessions::long_runs(&self.connection, now.saturating_sub(OVER_AFTER_MILLIS))
     }
 
     /// Overwrites what is unused, and empties the write-ahead log; whether it could be emptied.

@@ -2,7 +2,8 @@
 
 use super::{Ended, Rests};
 use crate::erasure::Gone;
-use runguard_insight::insight::session_list::{Picker, Refusal, SessionList, SessionQuery, SessionSeen};
+use runguard_insight::insight::long_runs::{KnownLengths, Learner};
+use runguard_insight::insight::session_list::{Longest, Picker, Refusal, SessionList, SessionQuery, SessionSeen};
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use std::collections::BTreeMap;
 
@@ -14,7 +15,14 @@ const LOOK_AFTER: usize = MOST_SESSIONS / 10;
 const CHUNK: usize = 1_000;
 
 /// In the order of the table.
-const COLUMNS: &str = "tenant, session, first_seen, last_seen, allowed, would_block, blocked, nanodollars, refused_at, reason";
+const COLUMNS: &str =
+    "tenant, session, first_seen, last_seen, allowed, would_block, blocked, nanodollars, refused_at, reason, calls, tokens, kind";
+
+/// From its first column on; no calls are no run.
+fn longest_of(row: &rusqlite::Row<'_>, from: usize) -> Result<Option<Longest>, rusqlite::Error> {
+    let longest = Longest { calls: row.get(from)?, tokens: row.get(from + 1)?, kind: row.get(from + 2)? };
+    Ok((longest.calls > 0).then_some(longest))
+}
 
 fn of_row(row: &rusqlite::Row<'_>) -> Result<SessionSeen, rusqlite::Error> {
     let text = |column: usize| row.get_ref(column).and_then(|value| Ok(value.as_str()?.to_owned()));
@@ -29,6 +37,7 @@ fn of_row(row: &rusqlite::Row<'_>) -> Result<SessionSeen, rusqlite::Error> {
         blocked: row.get(6)?,
         nanodollars: row.get(7)?,
         refused,
+        longest: longest_of(row, 10)?,
         ..SessionSeen::first(&text(0)?, &text(1)?, row.get(2)?)
     })
 }
@@ -37,13 +46,16 @@ fn of_row(row: &rusqlite::Row<'_>) -> Result<SessionSeen, rusqlite::Error> {
 /// number any more, and the table takes no other.
 pub(super) fn put(transaction: &Transaction<'_>, seen: &SessionSeen) -> Result<(), rusqlite::Error> {
     let mut insert = transaction.prepare_cached(
-        "INSERT INTO sessions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+        "INSERT INTO sessions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
          ON CONFLICT (tenant, session) DO UPDATE SET
              first_seen = min(first_seen, excluded.first_seen), last_seen = max(last_seen, excluded.last_seen),
              allowed = allowed + excluded.allowed, would_block = would_block + excluded.would_block, blocked = blocked + excluded.blocked,
              nanodollars = min(nanodollars, 9223372036854775807 - excluded.nanodollars) + excluded.nanodollars,
              reason = CASE WHEN refused_at IS NULL OR excluded.refused_at >= refused_at THEN excluded.reason ELSE reason END,
-             refused_at = CASE WHEN refused_at IS NULL OR excluded.refused_at >= refused_at THEN excluded.refused_at ELSE refused_at END",
+             refused_at = CASE WHEN refused_at IS NULL OR excluded.refused_at >= refused_at THEN excluded.refused_at ELSE refused_at END,
+             calls = max(calls, excluded.calls),
+             tokens = CASE WHEN (excluded.calls, excluded.tokens, excluded.kind) > (calls, tokens, kind) THEN excluded.tokens ELSE tokens END,
+             kind = CASE WHEN (excluded.calls, excluded.tokens, excluded.kind) > (calls, tokens, kind) THEN excluded.kind ELSE kind END",
     )?;
     let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let (refused_at, reason) = seen.refused.as_ref().map(|refused| (refused.at, &*refused.reason)).unzip();
@@ -58,6 +70,9 @@ pub(super) fn put(transaction: &Transaction<'_>, seen: &SessionSeen) -> Result<(
         whole(seen.nanodollars),
         refused_at,
         reason,
+        whole(seen.longest.as_ref().map_or(0, |longest| longest.calls)),
+        whole(seen.longest.as_ref().map_or(0, |longest| longest.tokens)),
+        seen.longest.as_ref().map_or("", |longest| &longest.kind),
     ])?;
     Ok(())
 }
@@ -90,6 +105,20 @@ pub(super) fn page(
         picker.offer(seen);
     }
     Ok(picker.page())
+}
+
+/// What is long for each kind of run, by those that were last heard of before a time.
+pub(super) fn long_runs(connection: &Connection, before_ms: i64) -> Result<KnownLengths, rusqlite::Error> {
+    let mut select = connection
+        .prepare_cached("SELECT calls, tokens, kind, tenant FROM sessions WHERE calls > 0 AND last_seen < ?1 ORDER BY last_seen DESC")?;
+    let mut rows = select.query([before_ms])?;
+    let mut learner = Learner::default();
+    while let Some(row) = rows.next()? {
+        if let Some(longest) = longest_of(row, 0)? {
+            learner.take(row.get_ref(3)?.as_str()?, longest);
+        }
+    }
+    Ok(learner.learnt())
 }
 
 /// Takes a session out; whether it was there.
@@ -199,17 +228,22 @@ mod tests {
         let mut connection = table();
         let (mut first, later) = (seen("s", 5), SessionSeen { nanodollars: 7, ..seen("s", 9) });
         write(&mut connection, &[later.clone(), first.clone(), seen("t", 1)]);
-        let quiet = SessionSeen { allowed: 3, blocked: 0, refused: None, ..seen("s", 10) };
-        write(&mut connection, std::slice::from_ref(&quiet));
-        first.add(&later);
-        first.add(&quiet);
+        let longest = |calls, tokens, kind: &str| Some(Longest { calls, tokens, kind: kind.into() });
+        let quiet = SessionSeen { allowed: 3, blocked: 0, refused: None, longest: longest(4, 10, "a"), ..seen("s", 10) };
+        let (shorter, as_long) =
+            (SessionSeen { longest: longest(3, 90, "b"), ..seen("s", 11) }, SessionSeen { longest: longest(4, 11, "a"), ..seen("s", 11) });
+        write(&mut connection, &[quiet.clone(), shorter.clone(), as_long.clone()]);
+        for more in [later, quiet, as_long, shorter] {
+            first.add(&more);
+        }
+        assert_eq!(first.longest, longest(4, 11, "a"));
         let kept = connection.query_row(&format!("SELECT {COLUMNS} FROM sessions WHERE session = 's'"), [], of_row).unwrap();
         assert_eq!(kept, first);
         // What was seen since is added to what is kept, and what is new stands beside it.
         let list = page(Some(&connection), &all(), [seen("s", 20), seen("new", 30)].into_iter()).unwrap();
         let shown: Vec<(&str, u64, i64)> =
             list.sessions.iter().map(|one| (one.session_id.as_str(), one.blocked, one.last_seen_ms)).collect();
-        assert_eq!(shown, [("new", 1, 30), ("s", 3, 20), ("t", 1, 1)]);
+        assert_eq!(shown, [("new", 1, 30), ("s", 5, 20), ("t", 1, 1)]);
     }
 
     #[test]

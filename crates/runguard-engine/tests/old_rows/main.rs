@@ -148,7 +148,7 @@ async fn readings(engine: &Engine, folder: &Path) -> Value {
             previews.insert(format!("{guard} {name}"), json!(preview(engine, ask).await.unwrap()));
         }
     }
-    let runs: Vec<String> = format::open(folder, None, Detail::Texts)
+    let runs: Vec<String> = format::open(folder, None, Detail::TEXTS)
         .unwrap()
         .map(|run| run.unwrap())
         .flat_map(|run| {

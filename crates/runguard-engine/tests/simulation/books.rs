@@ -417,7 +417,7 @@ fn same_answer(world: &World, states: &BTreeMap<u128, Vec<u8>>, request: &Reques
     let before: Vec<Option<&[u8]>> =
         places.iter().map(|place| states.get(&name_of_place(&request.tenant, place)).map(Vec::as_slice)).collect();
     let now = Timestamp::from_millis(row.at);
-    let moment = Moment { now, decision_id: &row.id, store_text: world.settings.log.store_text };
+    let moment = Moment { now, decision_id: &row.id, store_text: world.settings.log.store_text, long_runs: None };
     let outcome = operation.run(policy, &before, moment);
     let envelope = Envelope { decision_id: &row.id, session_id: operation.session_id(), warnings: &[], now };
     let answer = outcome.answer.to_json(&envelope, Shape::Full).rest();

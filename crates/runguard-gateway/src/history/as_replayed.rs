@@ -3,6 +3,7 @@
 use super::{Before, steps};
 use crate::api::Api;
 use crate::members::Members;
+use runguard_core::detect::stall::VolatileResults;
 use runguard_core::text::StoreText;
 use runguard_core::time::Timestamp;
 use runguard_guards::answer;
@@ -30,10 +31,10 @@ fn live(messages: &[Value]) -> Ended {
             continue;
         }
         let body = json!({"messages": messages[..end]}).to_string();
-        let told = steps(Api::Chat, &Members::read(body.as_bytes()).unwrap(), Before::default());
+        let told = steps(Api::Chat, &Members::read(body.as_bytes()).unwrap(), Before::default(), VolatileResults::NONE);
         let asked = json!({"session_id": "r", "steps": told, "whole": true}).to_string();
         let operation = (route.read)(&Input::read(asked.as_bytes(), route.fields).unwrap());
-        let moment = Moment { now: Timestamp::from_millis(0), decision_id: "", store_text: StoreText::None };
+        let moment = Moment { now: Timestamp::from_millis(0), decision_id: "", store_text: StoreText::None, long_runs: None };
         let outcome = operation.run(&policy, &[state.as_deref()], moment);
         if outcome.answer.is_block() {
             let rule = outcome.answer.facts.iter().find_map(|(name, value)| match value {
@@ -52,7 +53,7 @@ fn live(messages: &[Value]) -> Ended {
 fn replayed(messages: &[Value]) -> Ended {
     let file = tempfile::NamedTempFile::with_suffix(".json").unwrap();
     std::fs::write(file.path(), Value::from(messages).to_string()).unwrap();
-    let runs: Vec<_> = format::open(file.path(), None, Detail::Fingerprints).unwrap().collect();
+    let runs: Vec<_> = format::open(file.path(), None, Detail::FINGERPRINTS).unwrap().collect();
     let [Ok(run)] = &runs[..] else { panic!("{runs:?}") };
     let guards = Guards::new(Presets::default(), &Tree::new(), &[Watched::Stall], Caps::default()).unwrap();
     let (at, cause) = guards.watch().run(run).ended?;

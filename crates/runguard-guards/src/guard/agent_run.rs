@@ -18,9 +18,12 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind, PassedCall, SentStep};
+use crate::lengths::{SoFar, what_is_long};
 use crate::logged::{self, Doubts, EachByItself, Logged, Retold, RunSeen, Shows, Terms};
 use crate::policy::{GuardSettings, Mode, Policy, Section, Setting, Tree, merge};
-use runguard_core::detect::stall::{CallEffect, Kinds, Preset, PresetChoice, Rung, StallRule, StallSettings, StallState, Step, Verdict};
+use runguard_core::detect::stall::{
+    CallEffect, Kinds, Long, Preset, PresetChoice, Rung, StallRule, StallSettings, StallState, Step, Verdict, VolatileResults,
+};
 use runguard_core::limits::{InvalidSetting, lasting};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::row::RowRef;
@@ -81,6 +84,10 @@ pub static ROUTE: Route = Route {
         says("tool", AnswerKind::Text, "The tool it was seen at."),
         says("nudge", AnswerKind::Text, "A sentence for the model."),
         says("new_steps", AnswerKind::Whole, "Steps that were not told before."),
+        SoFar::ANSWERS[0],
+        SoFar::ANSWERS[1],
+        SoFar::ANSWERS[2],
+        SoFar::ANSWERS[3],
     ],
     reasons: &[Reason::RunStopped, Reason::RunStalled],
     read: |input| Box::new(Request::read(input)),
@@ -101,6 +108,13 @@ impl Settings {
     fn thresholds(&self, preset: Preset) -> Thresholds {
         let settings = self.stall.thresholds[preset as usize].clone();
         self.unenforced.thresholds(if self.long_run_tokens > 0 { settings.long_run_tokens(self.long_run_tokens) } else { settings })
+    }
+
+    /// The same, and what is long for the run at hand.
+    fn thresholds_for(&self, preset: Preset, long: impl Fn(&StallSettings) -> Long) -> (Thresholds, Long) {
+        let thresholds = self.thresholds(preset);
+        let long = long(&thresholds.all);
+        (thresholds.knowing(long).into_owned(), long)
     }
 }
 
@@ -126,6 +140,13 @@ impl TryFrom<Tree> for Over {
         };
         let thresholds = Preset::ALL.into_iter().map(over).collect::<Result<_, String>>()?;
         Ok(Self { named, thresholds })
+    }
+}
+
+impl Over {
+    /// What is never news in results, whichever kind of agent it is.
+    pub fn volatile(&self) -> &VolatileResults {
+        self.thresholds.first().map_or(VolatileResults::NONE, |thresholds| &thresholds.volatile)
     }
 }
 
@@ -366,6 +387,8 @@ pub struct Request {
     tokens: u64,
     asked_with: Option<String>,
     call: Option<PassedCall>,
+    /// What was known to be long, where it is decided again.
+    long: Option<Long>,
 }
 
 /// What of a request is kept.
@@ -401,7 +424,8 @@ fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
         retry_after_seconds: said.retry_after_seconds,
         note: kept.note,
     };
-    Shows { run: Some(seen), ..Shows::default() }
+    let length = SoFar::told(row).shown(GuardName::AgentRun, seen.key.as_deref(), row.subject);
+    Shows { run: Some(seen), length, ..Shows::default() }
 }
 
 /// A step as it was told.
@@ -511,6 +535,7 @@ fn again(logged: &Logged<'_>, _terms: &Terms<'_>, _doubts: &mut Doubts) -> Optio
         tokens,
         asked_with: None,
         call: None,
+        long: Some(logged::read::<SoFar>(&row.answer).long()),
     }))
 }
 
@@ -524,6 +549,7 @@ impl Request {
             tokens: input.whole("tokens").unwrap_or(0),
             asked_with: input.asked_with.map(str::to_owned),
             call: input.call.cloned(),
+            long: None,
         }
     }
 
@@ -556,7 +582,7 @@ impl Request {
     }
 
     fn facts(found: &Found) -> Facts {
-        let facts = Facts::new().with("rung", found.verdict.rung.code()).with("new_steps", found.new_steps);
+        let facts = found.so_far.facts(Facts::new().with("rung", found.verdict.rung.code()).with("new_steps", found.new_steps));
         match found.verdict.rule {
             Some(rule) => facts
                 .with("rule", rule.code())
@@ -577,8 +603,16 @@ pub struct Found {
     verdict: Verdict,
     tool: String,
     new_steps: u32,
+    so_far: SoFar,
     /// An operator's word is against it, with this note.
     held: Option<String>,
+}
+
+impl Found {
+    /// What was said before, and is said again.
+    fn repeated(verdict: Verdict, tool: String) -> Self {
+        Self { verdict, tool, new_steps: 0, so_far: SoFar::default(), held: None }
+    }
 }
 
 impl GuardRequest for Request {
@@ -620,7 +654,7 @@ impl Decide for Request {
         let news = self.news(state);
         if let Some(held) = &state.held {
             let verdict = Verdict { rung: Rung::Stop, ..Verdict::default() };
-            let found = Found { verdict, tool: String::new(), new_steps: 0, held: Some(held.note.clone()) };
+            let found = Found { held: Some(held.note.clone()), ..Found::repeated(verdict, String::new()) };
             return Ruling { findings: vec![Finding::new(Reason::RunStopped, found.clone(), None)], pass: found, events: Vec::new() };
         }
         // Whoever is told that a run was stopped, and speaks, wants it to go on.
@@ -629,7 +663,7 @@ impl Decide for Request {
         let holds = |stopped: &&Stopped| moment.now.still_counts(stopped.at, settings.rest) && !has_person && is_enforced(stopped);
         if let Some(stopped) = state.stopped.as_ref().filter(holds) {
             let verdict = Verdict { rung: Rung::Stop, rule: Some(stopped.rule), count: stopped.count };
-            let found = Found { verdict, tool: stopped.tool.clone(), new_steps: 0, held: None };
+            let found = Found::repeated(verdict, stopped.tool.clone());
             let until = Some(stopped.at.plus(settings.rest));
             let finding = Finding { rule: Some(stopped.rule.reason()), ..Finding::new(Reason::RunStalled, found.clone(), until) };
             return Ruling { findings: vec![finding], pass: found, events: Vec::new() };
@@ -637,26 +671,29 @@ impl Decide for Request {
         // The same question again hears the same: it is no step, and whoever was to be told has not heard it.
         if let Some(judged) = state.judged.as_ref().filter(|judged| news.is_empty() && self.last_step() == Some(judged.step)) {
             let verdict = Verdict { rung: judged.rung, rule: Some(judged.rule), count: judged.count };
-            let found = Found { verdict, tool: judged.tool.clone(), new_steps: 0, held: None };
+            let found = Found::repeated(verdict, judged.tool.clone());
             return Ruling { findings: Vec::new(), pass: found, events: Vec::new() };
         }
         let mut after = State { stopped: None, ..state.clone() };
         let mut preset = settings.preset.of(after.calls.kinds());
-        let mut thresholds = settings.thresholds(preset);
+        let kind = (GuardName::AgentRun, self.asked_with.as_deref(), &*self.model);
+        let what_is_long = |settings: &StallSettings| what_is_long(self.long, moment.long_runs, kind, settings);
+        let (mut thresholds, mut long) = settings.thresholds_for(preset, what_is_long);
         let mut events = Vec::with_capacity(news.len() + 1);
         if self.begins_anew(state) {
             let anew = Event::BeganAnew;
             anew.happen(&thresholds, &mut after);
             events.push(anew);
         }
-        let mut found = Found { verdict: Verdict::default(), tool: String::new(), new_steps: news.len() as u32, held: None };
+        let mut found = Found { new_steps: news.len() as u32, ..Found::repeated(Verdict::default(), String::new()) };
         let mut enforced = found.clone();
         let last_round = news.last().and_then(|step| step.round());
         let last_effect = news.iter().rposition(|step| !matches!(step.what, What::UserSpoke));
         for (number, step) in news.iter().enumerate() {
             let kind = settings.preset.of(step.kinds(after.calls.kinds()));
             if kind != preset {
-                (preset, thresholds) = (kind, settings.thresholds(kind));
+                preset = kind;
+                (thresholds, long) = settings.thresholds_for(kind, what_is_long);
             }
             let event = step.event(&thresholds.all);
             let verdicts = event.happen(&thresholds, &mut after);
@@ -671,6 +708,7 @@ impl Decide for Request {
                 }
             }
         }
+        (found.so_far, enforced.so_far) = (SoFar::of(&after.calls, long), SoFar::of(&after.calls, long));
         let finding = |found: Found| {
             let rule = found.verdict.rule.filter(|_| found.verdict.rung >= Rung::Block)?;
             let stopped = Stopped { at: moment.now, rule, count: found.verdict.count, tool: found.tool.clone() };
@@ -685,7 +723,7 @@ impl Decide for Request {
             events.push(Event::Judged(Judged { step, rung: verdict.rung, rule, count: verdict.count, tool: tool.clone() }));
         }
         // One that tells nothing new is tried again, or has nothing to tell: of such a run nothing need be known.
-        if thresholds.all.long_run_tokens > 0 && self.tokens > 0 && !news.is_empty() {
+        if thresholds.all.looks_at_tokens() && self.tokens > 0 && !news.is_empty() {
             events.push(Event::Asked(self.tokens));
         }
         Ruling { findings, pass: found, events }
@@ -749,7 +787,7 @@ mod tests {
         let looping = operation("/guard/agent-run", json!({"session_id": "r", "steps": steps}));
         let policy = Policy::default();
         let ask = |state: &[u8], at: i64| {
-            let moment = Moment { now: Timestamp::from_millis(at), decision_id: "", store_text: StoreText::None };
+            let moment = Moment { now: Timestamp::from_millis(at), decision_id: "", store_text: StoreText::None, long_runs: None };
             looping.run(&policy, &[Some(state)], moment)
         };
         let tripped = ask(&[], 1_000);
@@ -859,15 +897,7 @@ mod tests {
             json!({"long_run_tokens": 100_000, "stall": {"long_run_tokens": 9_000_000}}),
         ] {
             let mut story = Story::with_settings_of(&["agent_run"], much.clone());
-            let mut steps = Vec::new();
-            let mut rungs = Vec::new();
-            for number in 0..5 {
-                steps.push(json!({"id": format!("c{number}"), "tool": "bash", "args": format!("echo {number}"), "result": "x", "does": "changes", "round": format!("{number}")}));
-                steps.push(json!({"id": format!("t{number}"), "tool": "bash", "args": "pytest", "error": format!("e{number}"), "does": "runs", "round": format!("{number}b")}));
-                let asks = operation("/guard/agent-run", json!({"session_id": "r", "steps": steps, "whole": true, "tokens": 30_000}));
-                story.at(0).run(&*asks);
-                rungs.push(story.fact("rung"));
-            }
+            let rungs = getting_nowhere(&mut story, 5, json!({"tokens": 30_000}));
             let expected = ["go_on", "go_on", "go_on", "steer", "stop"];
             assert_eq!(
                 rungs,
@@ -875,6 +905,51 @@ mod tests {
                 "{much}: 90,000 were used before the fourth question, 120,000 before the fifth"
             );
         }
+    }
+
+    /// A run that edits and sees its check fail, told by its whole conversation at each of so many questions.
+    fn getting_nowhere(story: &mut Story, questions: usize, asks: serde_json::Value) -> Vec<Option<Value>> {
+        let mut steps = Vec::new();
+        let mut rungs = Vec::new();
+        for number in 0..questions {
+            steps.push(json!({"id": format!("c{number}"), "tool": "bash", "args": format!("echo {number}"), "result": "x", "does": "changes", "round": format!("{number}")}));
+            steps.push(json!({"id": format!("t{number}"), "tool": "bash", "args": "pytest", "error": format!("e{number}"), "does": "runs", "round": format!("{number}b")}));
+            let mut body = json!({"session_id": "r", "steps": steps, "whole": true});
+            body.as_object_mut().unwrap().extend(asks.as_object().unwrap().clone());
+            story.at(0).run(&*operation("/guard/agent-run", body));
+            rungs.push(story.fact("rung"));
+        }
+        rungs
+    }
+
+    #[test]
+    fn what_the_log_says_is_long_ends_a_run_of_that_kind_unless_somebody_says_it() {
+        let stopped = ["go_on", "go_on", "go_on", "steer", "stop"].map(|rung| Some(Value::from(rung)));
+        let told = |settings: serde_json::Value, long: Long, asks: serde_json::Value| {
+            let mut story = Story::with_settings_of(&["agent_run"], settings);
+            story.long_runs = [("agent_run\n\nm".into(), long)].into_iter().collect();
+            let rungs = getting_nowhere(&mut story, 5, asks);
+            (rungs, story)
+        };
+        let by_calls = Long { calls: 8, tokens: 0 };
+        let (rungs, story) = told(json!({}), by_calls, json!({"model": "m"}));
+        assert_eq!(rungs, stopped, "from nine calls on, and told an eighth before");
+        let said = |name: &str| story.fact(name);
+        assert_eq!((said("calls"), said("long_calls"), said("long_tokens")), (Some(10_u64.into()), Some(8_u64.into()), None));
+        let by_tokens = Long { calls: 0, tokens: 100_000 };
+        assert_eq!(told(json!({}), by_tokens, json!({"model": "m", "tokens": 30_000})).0, stopped);
+        let going_on = vec![Some(Value::from("go_on")); 5];
+        for (settings, model) in [
+            (json!({}), "another"),
+            (json!({"stall": {"long_run_learned": false}}), "m"),
+            (json!({"stall": {"long_run": {"stop": 50}}}), "m"),
+            (json!({"rules": {"stalled_long_run": "off"}}), "m"),
+        ] {
+            assert_eq!(told(settings.clone(), by_calls, json!({"model": model})).0, going_on, "{settings} {model}");
+        }
+        let (rungs, story) = told(json!({"rules": {"stalled_long_run": "observe"}}), by_calls, json!({"model": "m"}));
+        assert_eq!((rungs, story.fact("rule")), (stopped.to_vec(), Some(Value::from("long_run"))));
+        assert_eq!(story.said_allow(), Some(true), "it only watches");
     }
 
     #[test]

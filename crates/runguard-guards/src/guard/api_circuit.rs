@@ -860,7 +860,7 @@ mod tests {
     #[test]
     fn a_result_for_an_endpoint_that_is_not_remembered_counts_for_the_session_alone() {
         let policy = Policy::default();
-        let moment = Moment { now: Timestamp::from_millis(0), decision_id: "d", store_text: StoreText::Full };
+        let moment = Moment { now: Timestamp::from_millis(0), decision_id: "d", store_text: StoreText::Full, long_runs: None };
         let mut outcome = crate::Operation::run(&result("s", true), &policy, &[None, None], moment);
         assert_eq!(outcome.changes.iter().map(|change| change.place).collect::<Vec<_>>(), [0, 1]);
         unwatched(&mut outcome);

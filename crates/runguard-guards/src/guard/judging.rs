@@ -5,9 +5,10 @@
 //! are looked at.
 
 use crate::policy::Mode;
-use runguard_core::detect::stall::{Rung, StallRule, StallSettings, StallState, Verdict};
+use runguard_core::detect::stall::{Long, Rung, StallRule, StallSettings, StallState, Verdict};
 use runguard_core::reason::Reason;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// The rules that end no run.
 #[derive(Debug, Clone, Default)]
@@ -49,6 +50,15 @@ impl Thresholds {
     /// Of rules that are all enforced.
     pub fn new(all: StallSettings) -> Self {
         Self { all, enforced: None }
+    }
+
+    /// These, knowing what is long for the run at hand.
+    pub fn knowing(&self, long: Long) -> Cow<'_, Self> {
+        if long == Long::default() || !self.all.takes_what_is_long() {
+            return Cow::Borrowed(self);
+        }
+        let enforced = self.enforced.as_ref().map(|enforced| Box::new(long.over(StallSettings::clone(enforced))));
+        Cow::Owned(Self { all: long.over(self.all.clone()), enforced })
     }
 
     /// Lets something happen to a state, and asks what the rules make of it.

@@ -3,6 +3,7 @@
 use super::{Decide, Guard, Moment, Notice, Operation, Outcome, ROUTES, RulingOf, SettingsOf, Slot, StateOf, Stored, api_circuit, replay};
 use crate::answer::{Answer, Value};
 use crate::input::Input;
+use crate::lengths::LongRuns;
 use crate::policy::{Policy, Tree};
 use proptest::prelude::*;
 use runguard_core::ledger::Account;
@@ -14,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 pub(crate) fn moment(now: i64, decision_id: &str) -> Moment<'_> {
-    Moment { now: Timestamp::from_millis(now), decision_id, store_text: StoreText::Redacted }
+    Moment { now: Timestamp::from_millis(now), decision_id, store_text: StoreText::Redacted, long_runs: None }
 }
 
 pub(crate) fn ask<C: Decide>(check: &C, settings: &SettingsOf<C>, state: &StateOf<C>, now: i64) -> RulingOf<C> {
@@ -40,6 +41,8 @@ pub(crate) struct Story {
     decisions: u64,
     answer: Option<Answer>,
     warnings: Vec<String>,
+    /// What is known to be long.
+    pub(crate) long_runs: LongRuns,
 }
 
 impl Story {
@@ -77,7 +80,8 @@ impl Story {
     fn peek(&self, operation: &dyn Operation, now: i64) -> Outcome {
         let states: Vec<Option<&[u8]>> =
             self.addresses(operation).iter().map(|address| self.states.get(address).map(Vec::as_slice)).collect();
-        operation.run(&self.policy, &states, moment(now, &format!("id-{}", self.decisions)))
+        let decision_id = format!("id-{}", self.decisions);
+        operation.run(&self.policy, &states, Moment { long_runs: Some(&self.long_runs), ..moment(now, &decision_id) })
     }
 
     pub(crate) fn run(&mut self, operation: &dyn Operation) -> Outcome {
@@ -153,6 +157,10 @@ impl Story {
 
     fn last(&self) -> &Answer {
         self.answer.as_ref().unwrap()
+    }
+
+    pub(crate) fn said_allow(&self) -> Option<bool> {
+        self.last().allow
     }
 
     pub(crate) fn fact(&self, name: &str) -> Option<Value> {

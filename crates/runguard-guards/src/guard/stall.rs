@@ -11,14 +11,16 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
-use crate::logged::{self, Doubt, Doubts, EachByItself, Logged, Retold, Terms, Traced, Traces};
+use crate::lengths::{SoFar, what_is_long};
+use crate::logged::{self, Doubt, Doubts, EachByItself, Logged, Retold, Shows, Terms, Traced, Traces};
 use crate::policy::{GuardSettings, Mode, Policy, Section, Setting};
 use runguard_core::detect::stall::{
-    CallEffect, Ladder, Outcome, Rung, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint,
+    CallEffect, Ladder, Long, Outcome, Rung, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint,
 };
 use runguard_core::fingerprint;
 use runguard_core::limits::InvalidSetting;
 use runguard_core::reason::{GuardName, Reason};
+use runguard_core::row::RowRef;
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -36,7 +38,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     step: GuardedStep::ToolCall,
     billed: None,
     holds: Holds::Flow,
-    shows: logged::shows_nothing,
+    shows,
     retelling: || Box::new(EachByItself(again)),
     traces: Some(Traces { rank: 1, read: traced }),
 };
@@ -79,6 +81,10 @@ pub static ROUTE: Route = Route {
         says("rule", AnswerKind::Text, "Which sign was seen."),
         says("count", AnswerKind::Whole, "What it counted."),
         says("nudge", AnswerKind::Text, "A sentence for the model."),
+        SoFar::ANSWERS[0],
+        SoFar::ANSWERS[1],
+        SoFar::ANSWERS[2],
+        SoFar::ANSWERS[3],
     ],
     reasons: &[
         Reason::StalledIdentical,
@@ -138,8 +144,16 @@ impl GuardSettings for Settings {
             key: "long_run_tokens",
             about: "Tokens that such a run has used when it is a long one, however few its calls are (0: not looked at). The model is told from seven eighths of it on.",
         },
+        Setting {
+            key: "long_run_learned",
+            about: "Where neither `long_run` stops nor `long_run_tokens` is set: the log says what is long for a kind of run (the same key, the same model), from 30 runs of it on.",
+        },
         Setting { key: "polling", about: "Tools that wait for something; their repeats do not count." },
         Setting { key: "mutating", about: "Tools that change the world; after a success, trying again is a new experiment." },
+        Setting {
+            key: "volatile",
+            about: "What is never news in results, beside times, durations and what is named as such: names (`etag`: the value behind it, in JSON and in text) and patterns with stars (`worker-*`, `ETA * left`).",
+        },
         Setting { key: "highest", about: "The highest rung: observe watches and never interferes." },
     ];
 
@@ -289,20 +303,33 @@ enum What {
     UserMessage,
 }
 
+/// The words of a call's outcome, where they and no hashes were told.
+#[derive(Debug, Default)]
+struct Texts {
+    result: Option<Box<str>>,
+    error: Option<Box<str>>,
+}
+
 #[derive(Debug)]
 pub struct Request {
     session_id: String,
     tool: String,
     what: What,
     error: String,
+    /// What was told as text, to be compared as settings say.
+    texts: Texts,
     /// Used since the last one.
     tokens: u64,
+    asked_with: Option<String>,
+    /// What was known to be long, where it is decided again.
+    long: Option<Long>,
 }
 
 impl Request {
     fn read(input: &Input<'_>) -> Self {
         let tool = input.text("tool");
         let error = input.text("error");
+        let mut texts = Texts::default();
         let text_or = |name: &str| input.optional_text(name).filter(|text| !text.is_empty()).map(|text| xxh3_64(text.as_bytes()));
         let what = if input.flag("new_turn") {
             What::UserMessage
@@ -312,8 +339,13 @@ impl Request {
             let args = text_or("args_hash").or_else(|| input.json("args").map(|args| xxh3_64(fingerprint::of_json(args).as_bytes())));
             let words = Some(error.as_str()).filter(|error| !error.is_empty());
             // A hash stands for all of the words, of which there may be but the beginning.
-            let told = Outcome::of(input.json("result").map(RawValue::get), words.filter(|_| input.text("error_hash").is_empty()));
-            let (result, error) = (text_or("result_hash").or(told.result), text_or("error_hash").or(told.error));
+            let (result_hash, error_hash) = (text_or("result_hash"), text_or("error_hash"));
+            let result = input.json("result").map(RawValue::get);
+            let words = words.filter(|_| error_hash.is_none());
+            let told = Outcome::of(result, words);
+            // What failed and gave nothing has said something, too.
+            texts = Texts { result: result.or(words).filter(|_| result_hash.is_none()).map(Box::from), error: words.map(Box::from) };
+            let (result, error) = (result_hash.or(told.result), error_hash.or(told.error));
             let told = || CallEffect::from_text(&input.text("does"));
             let effect = input.json("args").map_or_else(told, |args| CallEffect::of(&tool, args.get()));
             What::Call { args: args.unwrap_or(0), result, error, round: text_or("round"), effect }
@@ -323,13 +355,22 @@ impl Request {
             tool: runguard_core::text::cut(&tool, 256).to_owned(),
             what,
             error,
+            texts,
             tokens: input.whole("tokens").unwrap_or(0),
+            asked_with: input.asked_with.map(str::to_owned),
+            long: None,
         }
     }
 
     fn event(&self, settings: &StallSettings) -> Event {
         match self.what {
-            What::Call { args, result, error, round, effect } => {
+            What::Call { args, mut result, mut error, round, effect } => {
+                if !settings.volatile.is_empty() {
+                    let Texts { result: said, error: words } = &self.texts;
+                    let told = settings.volatile.outcome(said.as_deref(), words.as_deref());
+                    // What was told as a hash stays that.
+                    (result, error) = (said.as_ref().and(told.result).or(result), told.error.or(error));
+                }
                 Event::called(settings, Step { tool: &self.tool, args, result, error, round, effect })
             }
             What::Message(text) => Event::Said { text, messages: settings.messages },
@@ -344,6 +385,14 @@ impl Request {
 struct Kept<'a> {
     #[serde(borrow, skip_serializing_if = "str::is_empty")]
     error: Cow<'a, str>,
+    #[serde(borrow, skip_serializing_if = "Option::is_none")]
+    asked_with: Option<Cow<'a, str>>,
+}
+
+fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
+    let kept: Kept<'_> = logged::read(row.input);
+    let length = SoFar::told(row).shown(GuardName::Stall, kept.asked_with.as_deref(), "");
+    Shows { length, ..Shows::default() }
 }
 
 fn traced(logged: &Logged<'_>) -> Traced {
@@ -391,7 +440,16 @@ pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, doubts: &mut Doubts
         Event::Said { text, .. } => What::Message(text),
         Event::UserSpoke | Event::Spent(_) => What::UserMessage,
     };
-    Some(Retold::of(Request { session_id: row.session.clone(), tool: row.subject.clone(), what, error: String::new(), tokens }))
+    Some(Retold::of(Request {
+        session_id: row.session.clone(),
+        tool: row.subject.clone(),
+        what,
+        error: String::new(),
+        texts: Texts::default(),
+        tokens,
+        asked_with: None,
+        long: Some(logged::read::<SoFar>(&row.answer).long()),
+    }))
 }
 
 impl GuardRequest for Request {
@@ -412,43 +470,56 @@ impl GuardRequest for Request {
     }
 
     fn input(&self, store_text: StoreText) -> String {
-        logged::write(&Kept { error: store_text.keep(&self.error, 300).into() })
+        let asked_with = self.asked_with.as_deref().map(Cow::Borrowed);
+        logged::write(&Kept { error: store_text.keep(&self.error, 300).into(), asked_with })
     }
 }
 
 impl Decide for Request {
     type Guard = Stall;
-    type Block = Verdict;
-    type Pass = Verdict;
+    type Block = Found;
+    type Pass = Found;
 
-    fn decide(&self, Settings(thresholds): &Settings, state: &State, _moment: Moment<'_>) -> RulingOf<Self> {
+    fn decide(&self, Settings(thresholds): &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
+        let kind = (GuardName::Stall, self.asked_with.as_deref(), "");
+        let long = what_is_long(self.long, moment.long_runs, kind, &thresholds.all);
+        let thresholds = &*thresholds.knowing(long);
         let spent = (self.tokens > 0).then_some(Event::Spent(self.tokens));
         let events: Vec<Event> = spent.into_iter().chain([self.event(&thresholds.all)]).collect();
         let mut run = state.run.clone();
         let verdicts = events.iter().map(|event| event.judged(thresholds, &mut run)).last().unwrap_or_default();
+        let so_far = SoFar::of(&run, long);
         let finding = |verdict: Verdict| {
             let rule = verdict.rule.filter(|_| verdict.rung >= Rung::Block)?;
-            Some(Finding { events: events.clone(), ..Finding::new(rule.reason(), verdict, None) })
+            Some(Finding { events: events.clone(), ..Finding::new(rule.reason(), Found { verdict, so_far }, None) })
         };
-        Ruling { findings: verdicts.each().filter_map(finding).collect(), pass: verdicts.all, events }
+        Ruling { findings: verdicts.each().filter_map(finding).collect(), pass: Found { verdict: verdicts.all, so_far }, events }
     }
 
-    fn explain(&self, _settings: &Settings, _state: &State, verdict: &Verdict, _moment: Moment<'_>) -> (Facts, String) {
-        (self.facts(*verdict), verdict.sentences())
+    fn explain(&self, _settings: &Settings, _state: &State, found: &Found, _moment: Moment<'_>) -> (Facts, String) {
+        (self.facts(*found), found.verdict.sentences())
     }
 
-    fn pass(&self, verdict: Verdict, _moment: Moment<'_>) -> Facts {
-        self.facts(verdict)
+    fn pass(&self, found: Found, _moment: Moment<'_>) -> Facts {
+        self.facts(found)
     }
 }
 
+/// What the detector says, and how long the run is.
+#[derive(Debug, Clone, Copy)]
+pub struct Found {
+    verdict: Verdict,
+    so_far: SoFar,
+}
+
 impl Request {
-    fn facts(&self, verdict: Verdict) -> Facts {
+    fn facts(&self, Found { verdict, so_far }: Found) -> Facts {
         let facts = Facts::new().with("rung", verdict.rung.code());
-        match verdict.rule {
+        let facts = match verdict.rule {
             Some(rule) => facts.with("rule", rule.code()).with("count", verdict.count).with("nudge", verdict.nudge(&self.tool)),
             None => facts,
-        }
+        };
+        so_far.facts(facts)
     }
 }
 
@@ -458,6 +529,33 @@ mod tests {
     use crate::answer::Value;
     use crate::guard::properties::{Story, operation};
     use serde_json::json;
+
+    #[test]
+    fn what_is_volatile_by_settings_is_no_news() {
+        let mut story = Story::with_settings_of(&["stall"], json!({"volatile": ["etag", "worker-*"]}));
+        let asks = |number: usize, hash: Option<&str>| {
+            let result = json!({"rows": [1], "etag": format!("a{number}x"), "by": format!("worker-{number}q")});
+            let told = match hash {
+                Some(hash) => json!({"result_hash": hash}),
+                None => json!({"result": result}),
+            };
+            let mut body = json!({"session_id": "s", "tool": "read", "args": {"path": "a"}});
+            body.as_object_mut().unwrap().extend(told.as_object().unwrap().clone());
+            operation("/guard/stall", body)
+        };
+        assert!((0..3).all(|number| story.at(0).allows(&*asks(number, None))));
+        assert_eq!(story.refuses(&*asks(3, None)), Reason::StalledIdentical);
+        let mut plain = Story::default();
+        assert!((0..6).all(|number| plain.at(0).allows(&*asks(number, None))), "without the setting each is another");
+        let mut hashed = Story::with_settings_of(&["stall"], json!({"volatile": ["etag"]}));
+        assert!((0..6).all(|number| hashed.at(0).allows(&*asks(0, Some(&format!("{number}"))))), "of a hash nothing can be left out");
+        let failing = |number: usize| {
+            operation("/guard/stall", json!({"session_id": "s", "tool": "get", "args": 1, "error": format!("refused by worker-{number}q")}))
+        };
+        let mut failed = Story::with_settings_of(&["stall"], json!({"volatile": ["worker-*"], "same_error": {"stop": 0, "steer": 0}}));
+        assert!((0..3).all(|number| failed.at(0).allows(&*failing(number))));
+        assert_eq!(failed.refuses(&*failing(3)), Reason::StalledIdentical, "what failed has said something, too");
+    }
 
     #[test]
     fn the_third_equal_pair_is_told_and_the_fourth_refused() {

@@ -18,6 +18,7 @@ use super::session_list::SessionSeen;
 use runguard_core::hashed::HashedMap;
 use runguard_core::reason::Reason;
 use runguard_core::row::{Kind, Outcome, RowRef};
+use runguard_guards::lengths::Length;
 use runguard_guards::logged;
 use serde::{Deserialize, Serialize};
 pub use sessions::Sessions;
@@ -352,7 +353,7 @@ impl Digest {
         let shows = logged::shows(row);
         if !row.session.is_empty() {
             self.of(row, Dimension::Sessions, row.guard.code(), "").sessions.see(number, 0, GUARD_SESSIONS);
-            self.see(row, outcome, shows.spending.as_ref().map_or(0, spend::paid_nanodollars));
+            self.see(row, outcome, shows.spending.as_ref().map_or(0, spend::paid_nanodollars), shows.length.clone());
         }
         if row.kind == Kind::Check {
             self.decision(row, outcome, shows.topic.as_ref().map_or(row.subject, |topic| &topic.name));
@@ -382,13 +383,13 @@ impl Digest {
     }
 
     /// What the list of sessions tells of one.
-    fn see(&mut self, row: &RowRef<'_>, outcome: Outcome, nanodollars: u64) {
+    fn see(&mut self, row: &RowRef<'_>, outcome: Outcome, nanodollars: u64, length: Option<Length>) {
         self.scratch.clear();
         for text in [row.tenant, row.session] {
             add_text(&mut self.scratch, text);
         }
         let seen = self.seen.entry(xxh3_128(&self.scratch)).or_insert_with(|| SessionSeen::first(row.tenant, row.session, row.at));
-        seen.add_row(row, outcome, nanodollars);
+        seen.add_row(row, outcome, nanodollars, length);
     }
 
     fn decision(&mut self, row: &RowRef<'_>, outcome: Outcome, subject: &str) {

@@ -4,6 +4,7 @@
 //! other: only as many are kept as are shown, however many there are.
 
 use runguard_core::row::{Kind, Outcome, RowRef};
+use runguard_guards::lengths::Length;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -29,6 +30,15 @@ pub struct SessionSeen {
     pub blocked: u64,
     pub nanodollars: u64,
     pub refused: Option<Refusal>,
+    pub longest: Option<Longest>,
+}
+
+/// The longest that a run became: by its calls, and of as many by its tokens.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Longest {
+    pub calls: u64,
+    pub tokens: u64,
+    pub kind: Box<str>,
 }
 
 impl SessionSeen {
@@ -43,11 +53,12 @@ impl SessionSeen {
             blocked: 0,
             nanodollars: 0,
             refused: None,
+            longest: None,
         }
     }
 
     /// What is told afterwards is no decision, and it shows that the session is there.
-    pub(super) fn add_row(&mut self, row: &RowRef<'_>, outcome: Outcome, nanodollars: u64) {
+    pub(super) fn add_row(&mut self, row: &RowRef<'_>, outcome: Outcome, nanodollars: u64, length: Option<Length>) {
         let is_check = row.kind == Kind::Check;
         let counted = |wanted: Outcome| u64::from(is_check && outcome == wanted);
         let reason = row.reason_code().filter(|_| is_check && outcome != Outcome::Allowed);
@@ -57,6 +68,7 @@ impl SessionSeen {
             blocked: counted(Outcome::Blocked),
             nanodollars,
             refused: reason.map(|reason| Refusal { at: row.at, reason: reason.into() }),
+            longest: length.map(|Length { kind, calls, tokens }| Longest { calls, tokens, kind }),
             ..Self::first("", "", row.at)
         });
     }
@@ -75,6 +87,9 @@ impl SessionSeen {
         }
         if other.refused > self.refused {
             self.refused.clone_from(&other.refused);
+        }
+        if other.longest > self.longest {
+            self.longest.clone_from(&other.longest);
         }
     }
 

@@ -127,6 +127,13 @@ impl Progress {
         self.steps.load(Ordering::Relaxed)
     }
 
+    /// The same files are read once more.
+    pub(crate) fn begins_anew(&self) {
+        for count in [&self.bytes, &self.runs, &self.steps] {
+            count.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Nothing more is read; what was read is still judged.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);

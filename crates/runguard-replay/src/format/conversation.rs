@@ -5,7 +5,7 @@
 //! each other by the call's id, or, where there is none, in the order they were made.
 
 use crate::trace::{Detail, Kind, MESSAGE, Names, ReadAt, Run, Step, Texts, shown};
-use runguard_core::detect::stall::{Beside, CallEffect, Outcome, is_framework, result_fingerprint, says_error};
+use runguard_core::detect::stall::{Beside, CallEffect, is_framework, result_fingerprint, says_error};
 use runguard_core::fingerprint;
 use runguard_core::prices::{Prices, Usage};
 use serde_json::Value;
@@ -155,7 +155,7 @@ impl Conversation {
             tokens: owed.tokens,
             dollars: owed.dollars,
             at_millis,
-            texts: (self.detail == Detail::Texts).then(|| Box::new(Texts { args: shown(&shown_args()), result: String::new() })),
+            texts: (self.detail.texts).then(|| Box::new(Texts { args: shown(&shown_args()), result: String::new() })),
         });
         self.run.steps.len() - 1
     }
@@ -211,7 +211,7 @@ impl Conversation {
 
     fn fill(&mut self, step: usize, text: &str, failed: Option<bool>) {
         let Some(step) = self.run.steps.get_mut(step) else { return };
-        let outcome = Outcome::of_text(text, failed.unwrap_or_else(|| says_error(text)));
+        let outcome = self.detail.volatile.outcome_of_text(text, failed.unwrap_or_else(|| says_error(text)));
         (step.result, step.error) = (outcome.result, outcome.error);
         if let Some(texts) = &mut step.texts {
             texts.result = shown(text);

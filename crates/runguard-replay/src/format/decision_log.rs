@@ -168,7 +168,7 @@ fn step_of(Decided { row, at_millis, .. }: &Decided, traced: &Traced, names: &mu
         Traced::Message(text) => (StepKind::Message, MESSAGE, *text, None, None, "", CallEffect::Unknown, None),
         Traced::UserSpoke | Traced::Result { .. } | Traced::Nothing => return None,
     };
-    let texts = (detail == Detail::Texts).then(|| Box::new(Texts { args: shown(&row.input), result: shown(given) }));
+    let texts = (detail.texts).then(|| Box::new(Texts { args: shown(&row.input), result: shown(given) }));
     Some(Step {
         kind,
         tool: names.name(tool),

@@ -50,15 +50,15 @@ fn read_as(bytes: &[u8], format: Format, file: &str, piece: usize) -> Vec<Result
     let Some(reader) = reader_of(format) else {
         let mut path = tempfile::NamedTempFile::new().unwrap();
         path.write_all(bytes).unwrap();
-        return open(path.path(), Some(format), Detail::Fingerprints).unwrap().collect();
+        return open(path.path(), Some(format), Detail::FINGERPRINTS).unwrap().collect();
     };
     let input: Box<dyn BufRead + Send> = Box::new(BufReader::with_capacity(piece, io::Cursor::new(bytes.to_vec())));
-    let out = Out { file: Path::new(file).into(), format, detail: Detail::Fingerprints, ready: VecDeque::new() };
+    let out = Out { file: Path::new(file).into(), format, detail: Detail::FINGERPRINTS, ready: VecDeque::new() };
     Reading { records: Records::new(input), files: VecDeque::new(), read: Arc::default(), reader, out, ended: false }.collect()
 }
 
 fn runs_of(name: &str) -> Vec<Run> {
-    open(&fixture(name), None, Detail::Fingerprints).unwrap().map(|run| run.unwrap()).collect()
+    open(&fixture(name), None, Detail::FINGERPRINTS).unwrap().map(|run| run.unwrap()).collect()
 }
 
 fn run_of(name: &str) -> Run {
@@ -132,7 +132,7 @@ fn a_step_tells_its_turn_and_whether_a_person_spoke_before_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(name);
         fs::write(&path, text).unwrap();
-        let runs: Vec<Run> = open(&path, None, Detail::Fingerprints).unwrap().map(|run| run.unwrap()).collect();
+        let runs: Vec<Run> = open(&path, None, Detail::FINGERPRINTS).unwrap().map(|run| run.unwrap()).collect();
         runs[0].steps.iter().map(|step| (step.spoke, step.round)).collect::<Vec<_>>()
     };
     let said = |text: &str| json!({"role": "assistant", "content": text});
@@ -278,7 +278,7 @@ fn trajectories_of_swe_agents() {
 
 #[test]
 fn a_turn_that_was_refused_made_no_call_and_results_stay_with_theirs() {
-    let run = open(&fixture("astropy__astropy-14369.traj.json"), None, Detail::Texts).unwrap().next().unwrap().unwrap();
+    let run = open(&fixture("astropy__astropy-14369.traj.json"), None, Detail::TEXTS).unwrap().next().unwrap().unwrap();
     let texts: Vec<(Kind, bool, &str)> = run
         .steps
         .iter()
@@ -402,7 +402,7 @@ fn a_conversation_of_openhands_one_file_an_event_is_a_run() {
         fs::write(events.join(format!("event-{number:05}-3f2b.json")), line).unwrap();
     }
     assert_eq!(files(folder.path()).unwrap(), std::slice::from_ref(&events));
-    let runs: Vec<Run> = open(&events, None, Detail::Fingerprints).unwrap().map(|run| run.unwrap()).collect();
+    let runs: Vec<Run> = open(&events, None, Detail::FINGERPRINTS).unwrap().map(|run| run.unwrap()).collect();
     let [run] = &runs[..] else { panic!("one run") };
     assert_eq!((run.id.as_str(), run.model.as_str()), ("c0ffee", "gpt-4o"));
     assert_eq!(done(run), conversation());
@@ -689,7 +689,7 @@ fn batches_as_langsmiths_sdk_sends_them() {
     file.write_all(lines.join("\n").as_bytes()).unwrap();
     assert_eq!(guess(file.path()).unwrap(), Format::LangSmith);
     let whole = |run: Run| Run { place: run_of("langsmith.jsonl").place, ..run };
-    let read: Vec<Run> = open(file.path(), None, Detail::Fingerprints).unwrap().map(|run| whole(run.unwrap())).collect();
+    let read: Vec<Run> = open(file.path(), None, Detail::FINGERPRINTS).unwrap().map(|run| whole(run.unwrap())).collect();
     assert_eq!(read, [run_of("langsmith.jsonl")]);
     let read = read_as(unfinished.as_bytes(), Format::LangSmith, "x", 64);
     assert!(read.len() == 1 && read[0].as_ref().unwrap().steps.len() >= 3, "of what did not end, its beginning: {read:?}");
@@ -741,8 +741,8 @@ fn decisions_as_json_and_as_spans() {
 #[test]
 fn texts_are_kept_when_they_are_asked_for() {
     for (name, _) in FIXTURES {
-        let runs: Vec<Run> = open(&fixture(name), None, Detail::Texts).unwrap().map(|run| run.unwrap()).collect();
-        let plain: Vec<Run> = open(&fixture(name), None, Detail::Fingerprints).unwrap().map(|run| run.unwrap()).collect();
+        let runs: Vec<Run> = open(&fixture(name), None, Detail::TEXTS).unwrap().map(|run| run.unwrap()).collect();
+        let plain: Vec<Run> = open(&fixture(name), None, Detail::FINGERPRINTS).unwrap().map(|run| run.unwrap()).collect();
         assert!(runs.iter().flat_map(|run| &run.steps).all(|step| step.texts.is_some()), "{name}");
         let without = |mut run: Run| {
             run.steps.iter_mut().for_each(|step| step.texts = None);
@@ -750,7 +750,7 @@ fn texts_are_kept_when_they_are_asked_for() {
         };
         assert_eq!(runs.into_iter().map(without).collect::<Vec<_>>(), plain, "{name}: the rest is the same");
     }
-    let run = open(&fixture("anthropic.json"), None, Detail::Texts).unwrap().next().unwrap().unwrap();
+    let run = open(&fixture("anthropic.json"), None, Detail::TEXTS).unwrap().next().unwrap().unwrap();
     let texts = run.steps[1].texts.as_ref().unwrap();
     assert_eq!((texts.args.as_str(), texts.result.as_str()), ("{\"path\":\"a.txt\",\"from\":3}", "Error: no such file: a.txt"));
 }

@@ -22,7 +22,7 @@ fn caps() -> Caps {
 
 fn report(files: &[PathBuf], threads: usize, guards: &Guards, pack: Option<&Path>) -> Summary {
     let labels = Labels::default();
-    let reading = Reading { recorded: Recorded::of(files, &labels), detail: detail(guards), threads, progress: &Progress::default() };
+    let reading = Reading { recorded: Recorded::of(files, &labels), detail: guards.detail(), threads, progress: &Progress::default() };
     replay(&reading, &Ask { guards, against: &Other::ALL, by: &BY, pack }).unwrap()
 }
 
@@ -236,7 +236,7 @@ fn what_is_cancelled_says_so_and_packs_nothing() {
     let (guards, progress, out) = (guards(Caps::default()), Progress::default(), folder.path().join("out.packed"));
     progress.cancel();
     let labels = Labels::default();
-    let reading = Reading { recorded: Recorded::of(&files, &labels), detail: Detail::Fingerprints, threads: 2, progress: &progress };
+    let reading = Reading { recorded: Recorded::of(&files, &labels), detail: Detail::FINGERPRINTS, threads: 2, progress: &progress };
     let summary = replay(&reading, &Ask { guards: &guards, against: &[], by: &BY, pack: Some(&out) }).unwrap();
     assert!(!summary.finished && !out.exists() && summary.runs == 0);
     assert!(summary.notes.iter().any(|note| note.contains("packed file was not written")), "{:?}", summary.notes);
@@ -248,7 +248,7 @@ fn progress_reaches_the_end_of_all_files() {
     let files = [packed(folder.path(), &many_runs(500))];
     let (guards, progress) = (guards(Caps::default()), Progress::default());
     let labels = Labels::default();
-    let reading = Reading { recorded: Recorded::of(&files, &labels), detail: Detail::Fingerprints, threads: 3, progress: &progress };
+    let reading = Reading { recorded: Recorded::of(&files, &labels), detail: Detail::FINGERPRINTS, threads: 3, progress: &progress };
     let summary = replay(&reading, &Ask { guards: &guards, against: &[], by: &[], pack: None }).unwrap();
     assert_eq!(progress.bytes(), std::fs::metadata(&files[0]).unwrap().len());
     assert_eq!((progress.runs(), progress.steps()), (summary.runs, summary.steps));

@@ -1,6 +1,8 @@
 //! Guards over recorded steps, and what contenders make of them.
 
 use super::*;
+use crate::evaluate::{Progress, Reading, Recorded};
+use crate::labels::Labels;
 use runguard_core::detect::stall::CallEffect;
 
 pub(crate) fn call(args: u64, result: u64) -> Step {
@@ -106,6 +108,62 @@ fn guards(settings: Value, watched: &[Watched], caps: Caps) -> Result<Guards, Se
 
 fn found(settings: Value, watched: &[Watched], caps: Caps, steps: Vec<Step>) -> Found {
     guards(settings, watched, caps).unwrap().watch().run(&run("s", steps))
+}
+
+#[test]
+fn what_is_long_is_learned_from_the_runs_that_are_read() {
+    let runs: Vec<Run> = (1..=40).map(|calls| run("s", others(calls))).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("runs.packed");
+    crate::packed::tests::pack(&file, &runs);
+    let labels = Labels::default();
+    let learned = |settings: Value, files: &[std::path::PathBuf]| {
+        let guards = guards(settings, &[Watched::Stall], Caps::default()).unwrap();
+        let reading =
+            Reading { recorded: Recorded::of(files, &labels), detail: guards.detail(), threads: 2, progress: &Progress::default() };
+        crate::replay::learned(&reading, guards).unwrap()
+    };
+    // A check that fails again after a change, and then something new at every step.
+    let getting_nowhere = || {
+        let check = || Step { effect: CallEffect::Runs, ..failed(1, 1) };
+        let mut steps = vec![check(), Step { effect: CallEffect::Changes, ..call(2, 2) }, check()];
+        steps.extend((10..60).map(|number| call(number, number)));
+        run("s", steps)
+    };
+    let ended = |guards: &Guards, run: &Run| guards.watch().run(run).ended;
+    let files = [file];
+    let known = learned(serde_json::json!({}), &files);
+    assert_eq!(ended(&known, &getting_nowhere()), Some((36, Cause::Stall(StallRule::LongRun))), "nine of ten have 36 calls at most");
+    assert_eq!(known.stall_settings_for(&getting_nowhere(), Preset::Coding).long_run.stop, 37);
+    let another = Run { model: "another".into(), ..getting_nowhere() };
+    assert_eq!((ended(&known, &another), known.stall_settings_for(&another, Preset::Coding).long_run.stop), (None, 0));
+    for said in [serde_json::json!({"stall": {"long_run_learned": false}}), serde_json::json!({"stall": {"long_run": {"stop": 90}}})] {
+        assert_eq!(ended(&learned(said.clone(), &files), &getting_nowhere()), None, "{said}");
+    }
+    let observed =
+        learned(serde_json::json!({"stall": {"rules": {"stalled_long_run": "observe"}}}), &files).watch().run(&getting_nowhere());
+    assert_eq!((observed.ended, observed.alone[Ender::Stall as usize]), (None, Some(36)));
+}
+
+#[test]
+fn what_is_volatile_by_settings_is_no_news() {
+    let step = |number: u32| {
+        let result = format!("[{number}] etag: a{number}, 3 rows");
+        let length = result.len();
+        format!(
+            r#"{{"kind":"call","tool":"sh","args_hash":"1","result":"{result}","result_hash":"{number}","result_len":{length},"error":false}}"#
+        )
+    };
+    let steps: Vec<String> = (0..6).map(step).collect();
+    let line = format!(r#"{{"run_id":"r","source":"s","task":"t","success":false,"steps":[{}]}}"#, steps.join(","));
+    let ended = |volatile: &[&str]| {
+        let guards = guards(serde_json::json!({"stall": {"volatile": volatile}}), &[Watched::Stall], Caps::default()).unwrap();
+        let run = crate::trace::parse(line.as_bytes(), guards.detail()).unwrap();
+        guards.watch().run(&run).ended
+    };
+    assert_eq!(ended(&["etag", "[*]"]), Some((3, Cause::Stall(StallRule::Identical))));
+    assert_eq!((ended(&["etag"]), ended(&[])), (None, None));
+    assert!(guards(serde_json::json!({"stall": {"volatile": ["*"]}}), &[Watched::Stall], Caps::default()).is_err());
 }
 
 fn others(count: u64) -> Vec<Step> {

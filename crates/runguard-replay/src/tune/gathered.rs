@@ -1,12 +1,11 @@
 //! What is kept of recorded runs: where each value of the grid stops them, and what they used.
 
 use super::{MAX_RUNS, MAX_SOURCES, Options, Save, TOLD, Together};
-use crate::caps::{self, Amount, Used, cap};
 use crate::evaluate::{Recorded, fold_of};
 use crate::front::{Part, RULES, TUNED};
 use crate::rules::{AgentKind, observe};
 use crate::trace::{Broken, Detail, Run, Step};
-use runguard_core::detect::stall::{Preset, Rung, StallRule, StallSettings, StallState};
+use runguard_core::detect::stall::{Long, Preset, Rung, StallRule, StallSettings, StallState};
 use runguard_core::limits::InvalidSetting;
 use serde::Serialize;
 use std::num::NonZeroU32;
@@ -101,7 +100,7 @@ pub fn gather(recorded: &Recorded<'_>, options: &Options, progress: &mut dyn FnM
     let probes = options.probes()?;
     let mut gathered = Gathered { files: recorded.files.to_vec(), ..Gathered::default() };
     for (file, path) in recorded.files.iter().enumerate() {
-        let runs = match recorded.open(path, Detail::Fingerprints) {
+        let runs = match recorded.open(path, options.guards.detail()) {
             Ok(runs) => runs,
             Err(error) if recorded.is_left_alone(path, &error) => {
                 gathered.left_alone += 1;
@@ -129,21 +128,13 @@ pub fn gather(recorded: &Recorded<'_>, options: &Options, progress: &mut dyn FnM
 /// What is long here, as a value of the rule for long runs: by all runs of the files, which are read for it. `None` where too few are
 /// known. Their calls differ little from one fifth of the tasks to the next, so that the choice may know all of them.
 pub fn long_run(recorded: &Recorded<'_>) -> Option<Part> {
-    let (mut calls, mut tokens) = (Vec::new(), Vec::new());
-    let files = recorded.files.iter().filter_map(|path| recorded.open(path, Detail::Fingerprints).ok());
-    for run in files.flatten().flatten() {
-        if calls.len() < MAX_RUNS {
-            let used = |amount: u64| Used { success: None, amount: amount as f64 };
-            calls.push(used(run.calls()));
-            tokens.push(used(amounts(&run, 0).tokens));
-        }
+    let files = recorded.files.iter().filter_map(|path| recorded.open(path, Detail::FINGERPRINTS).ok());
+    let used: Vec<(u64, u64)> = files.flatten().flatten().take(MAX_RUNS).map(|run| (run.calls(), amounts(&run, 0).tokens)).collect();
+    let Long { calls, tokens } = Long::of(&used);
+    match (calls.checked_add(1).filter(|calls| *calls > 2)?, tokens) {
+        (calls, 0) => Some(Part::Stop(calls)),
+        (calls, tokens) => Some(Part::Long { calls, tokens }),
     }
-    let long = |amount: Amount, used: &[Used]| cap(amount, used, caps::long(amount))?.long;
-    let calls = u32::try_from(long(Amount::Steps, &calls)? as u64).ok()?.checked_add(1).filter(|calls| *calls > 2)?;
-    Some(match long(Amount::Tokens, &tokens) {
-        Some(tokens) => Part::Long { calls, tokens: tokens as u64 },
-        None => Part::Stop(calls),
-    })
 }
 
 impl Gathered {

@@ -228,8 +228,10 @@ fn stall_lines(settings: &StallSettings) -> String {
         failing,
         long_run,
         long_run_tokens,
+        long_run_learned,
         polling,
         mutating,
+        volatile,
         highest,
         ..
     } = settings;
@@ -251,9 +253,10 @@ fn stall_lines(settings: &StallSettings) -> String {
         ladder("same_result", same_result),
         ladder("failing", failing),
         ladder("long_run", long_run),
-        format!("long_run_tokens = {long_run_tokens}\n"),
+        format!("long_run_tokens = {long_run_tokens}\nlong_run_learned = {long_run_learned}\n"),
         names("polling", polling),
         names("mutating", mutating),
+        names("volatile", &Vec::from(volatile.clone())),
         format!("highest = \"{}\"\n", highest.code()),
     ]
     .concat()

@@ -251,9 +251,12 @@ pub extern "C" fn run_after_tool(handle: u32, agent: usize, tool: usize, args: u
     let lengths = [agent, tool, args, length(result), length(error)];
     with_texts(lengths, |[agent, tool, args, result_text, error_text]| match arguments(handle, tool, args) {
         Ok(arguments) => {
-            let gave = stall::gave(result, result_text, error, error_text, CallEffect::of(tool, args));
             let agent = (!agent.is_empty()).then_some(agent);
-            with_run(handle, |run| run.after_tool_of(agent, tool, arguments, gave, millis(now)))
+            with_run(handle, |run| {
+                let (result, error) = ((result, result_text), (error, error_text));
+                let gave = stall::gave(&run.volatile_results(), result, error, CallEffect::of(tool, args));
+                run.after_tool_of(agent, tool, arguments, gave, millis(now))
+            })
         }
         Err(problem) => refuse(problem),
     })

@@ -6,7 +6,7 @@ use crate::budgets::{cost, limits};
 use crate::prices::with_usage;
 use crate::runs::ask_part;
 use crate::stall::gave;
-use runguard_core::detect::stall::CallEffect;
+use runguard_core::detect::stall::{CallEffect, VolatileResults};
 use runguard_core::fingerprint::of_text;
 use runguard_core::ledger::{Limits, Scope};
 use runguard_core::run::service::{Rest, ServicePermit, Spent};
@@ -114,8 +114,10 @@ pub extern "C" fn service_stall_observe(
     let lengths = [session, tool, args, length(result), length(error)];
     with_texts(lengths, |[session, tool, args, result_text, error_text]| match of_text(args) {
         Ok(arguments) => {
-            let (gave, round) =
-                (gave(result, result_text, error, error_text, CallEffect::of(tool, args)), (round >= 0.0).then_some(round as u64));
+            let (gave, round) = (
+                gave(VolatileResults::NONE, (result, result_text), (error, error_text), CallEffect::of(tool, args)),
+                (round >= 0.0).then_some(round as u64),
+            );
             of_stalls(handle, |stalls| stalls.observe(session, tool, Some(arguments), Gave { tokens: tokens as u64, ..gave }, round))
         }
         Err(problem) => refuse(problem),

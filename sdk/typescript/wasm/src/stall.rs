@@ -2,7 +2,7 @@
 
 use crate::boundary::{DONE, GONE, TRIPPED, Table, answer, length, millis, overlaid, refuse, with_texts};
 use runguard_core::detect::stall::{
-    CallEffect, Outcome, Preset, Rung, StallRule, StallSessions, StallSettings, Step, Verdict, result_fingerprint,
+    CallEffect, Preset, Rung, StallRule, StallSessions, StallSettings, Step, Verdict, VolatileResults, result_fingerprint,
 };
 use runguard_core::fingerprint::of_text;
 use runguard_core::run::{Failure, Gave, Stalls};
@@ -21,8 +21,13 @@ pub(crate) fn shared(handle: u32) -> Option<Stalls> {
 }
 
 /// What a call gave, as texts; a length below 0 stands for none.
-pub(crate) fn gave<'a>(result: i32, result_text: &str, error: i32, error_text: &'a str, effect: CallEffect) -> Gave<'a> {
-    let outcome = Outcome::of((result >= 0).then_some(result_text), (error >= 0).then_some(error_text));
+pub(crate) fn gave<'a>(
+    volatile: &VolatileResults,
+    (result, result_text): (i32, &str),
+    (error, error_text): (i32, &'a str),
+    effect: CallEffect,
+) -> Gave<'a> {
+    let outcome = volatile.outcome((result >= 0).then_some(result_text), (error >= 0).then_some(error_text));
     let error = outcome.error.map(|fingerprint| Failure { text: error_text, fingerprint });
     Gave { effect, tokens: 0, result: outcome.result, error }
 }
@@ -103,10 +108,10 @@ pub extern "C" fn stall_observe(
             Ok(args) => args,
             Err(problem) => return refuse(problem),
         };
-        let Gave { result, error, effect, .. } = gave(result, result_text, error, error_text, effect);
-        let error = error.map(|error| error.fingerprint);
-        let step = Step { tool, args, result, error, round: (round >= 0.0).then_some(round as u64), effect };
         with_watcher(handle, |watcher| {
+            let gave = gave(&watcher.settings().volatile, (result, result_text), (error, error_text), effect);
+            let (error, round) = (gave.error.map(|error| error.fingerprint), (round >= 0.0).then_some(round as u64));
+            let step = Step { tool, args, result: gave.result, error, round, effect: gave.effect };
             watcher.spent(session, tokens as u64, millis(now));
             say(watcher.observe(session, step, millis(now)), tool)
         })

@@ -44,6 +44,11 @@ impl StallSessions {
         self.runs.forget(SessionKey::of(session));
     }
 
+    /// What every run goes by.
+    pub fn settings(&self) -> &StallSettings {
+        self.fresh.settings()
+    }
+
     /// Runs that are remembered.
     pub fn len(&self) -> usize {
         self.runs.len()

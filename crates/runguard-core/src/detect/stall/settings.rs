@@ -2,6 +2,7 @@
 
 use super::effect::CallEffect;
 use super::kind::Kinds;
+use super::volatile::VolatileResults;
 use super::{MAX_PERIOD, MAX_WINDOW, Verdict};
 use crate::limits::{InvalidSetting, setters};
 use crate::reason::Reason;
@@ -194,10 +195,14 @@ pub struct StallSettings {
     /// Tokens that such a run has used when it is a long one, however few its calls are; 0: that is not looked at. The model is told from
     /// seven eighths of it on.
     pub long_run_tokens: u64,
+    /// Where a log of other runs is at hand, and neither `long_run` nor `long_run_tokens` says what is long, those of its kind say it.
+    pub long_run_learned: bool,
     /// Tools that wait for something: the same result again is what they are for.
     pub polling: Vec<String>,
     /// Tools that change the world: after a success, trying again is a new experiment.
     pub mutating: Vec<String>,
+    /// What is never news in what tools give, beside times, durations and what is named as such.
+    pub volatile: VolatileResults,
     /// The highest rung; `observe` watches and never interferes.
     pub highest: Rung,
 }
@@ -280,8 +285,10 @@ impl Preset {
             // What is long for one kind of run is usual for another: nothing ends for it unless somebody says what is long.
             long_run: Ladder::new(100, 0, 0),
             long_run_tokens: 0,
+            long_run_learned: true,
             polling: names(&["wait", "sleep", "poll", "wait_for", "get_status", "check_status"]),
             mutating: Vec::new(),
+            volatile: VolatileResults::none(),
             highest: Rung::Stop,
         };
         match self {
@@ -385,8 +392,10 @@ impl StallSettings {
             failing: never,
             long_run: never,
             long_run_tokens: 0,
+            long_run_learned: false,
             polling: Vec::new(),
             mutating: Vec::new(),
+            volatile: VolatileResults::none(),
             highest: Rung::Stop,
         }
     }
@@ -456,6 +465,17 @@ impl StallSettings {
         verdict
     }
 
+    /// Whether the model is told of a long run and nobody says when one ends: then what was learned from others of its kind says it.
+    pub const fn takes_what_is_long(&self) -> bool {
+        let Ladder { steer, block, stop } = self.long_run;
+        self.long_run_learned && steer > 0 && block == 0 && stop == 0 && self.long_run_tokens == 0
+    }
+
+    /// Whether it matters how many tokens a run uses.
+    pub const fn looks_at_tokens(&self) -> bool {
+        self.long_run_tokens > 0 || (self.long_run_learned && self.long_run.steer > 0)
+    }
+
     /// How far a run in which a check failed again has climbed by its length: calls, and tokens that were used.
     pub(super) fn length_rung(&self, calls: u32, tokens: u64) -> Rung {
         let limit = self.long_run_tokens;
@@ -490,7 +510,9 @@ setters!(StallSettings {
     failing: Ladder,
     long_run: Ladder,
     long_run_tokens: u64,
+    long_run_learned: bool,
     polling: Vec<String>,
     mutating: Vec<String>,
+    volatile: VolatileResults,
     highest: Rung,
 });
