@@ -57,7 +57,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use unconfirmed::Unconfirmed;
 use writer::Queue;
@@ -323,6 +323,7 @@ impl Inner {
         mut decide: impl FnMut(&View<'_>) -> (R, Option<Wanted>),
     ) -> Result<Shared<R>, StoreError> {
         let started = tokio::time::Instant::now();
+        let has_looked = self.cells.are_elsewhere(cells) && self.look(cells).await?;
         let mut aways = 0;
         for race in 0..tries {
             if !self.health.wait_until_back(self.options.patience).await {
@@ -339,15 +340,7 @@ impl Inner {
             if self.erasing.holds(self, cells) {
                 continue;
             }
-            let (health, not_before) = (self.health.of_shared_states(), self.erasing.not_before(cells));
-            let (reply, result) = self.cells.step(
-                cells,
-                Knowing { fences, health, not_before },
-                || self.token(),
-                |slot, state| self.keep_millis(slot, state),
-                &mut decide,
-                |proposal| self.queue.push(proposal),
-            )?;
+            let (reply, result) = self.propose(cells, fences, has_looked || race > 0, &mut decide)?;
             match result.await.map_err(|_| StoreError::Stopping)? {
                 ProposalResult::Done => return Ok(Shared::Done(reply)),
                 ProposalResult::Raced if race > 3 => {
@@ -370,6 +363,30 @@ impl Inner {
             }
         }
         Ok(Shared::Outrun)
+    }
+
+    /// Runs a step on what is remembered, and asks for what it wants.
+    fn propose<R>(
+        &self,
+        cells: &[Cell<'_>],
+        fences: u64,
+        has_looked: bool,
+        decide: impl FnOnce(&View<'_>) -> (R, Option<Wanted>),
+    ) -> Result<(R, oneshot::Receiver<ProposalResult>), StoreError> {
+        let (health, not_before) = (self.health.of_shared_states(), self.erasing.not_before(cells));
+        let knowing = Knowing { fences, health, not_before, has_looked };
+        let keep_millis = |slot, state: &[u8]| self.keep_millis(slot, state);
+        self.cells.step(cells, knowing, || self.token(), keep_millis, decide, |proposal| self.queue.push(proposal))
+    }
+
+    /// Learns what is there, by a step that wants nothing. Says whether it has; a step that needs to know finds out by itself.
+    async fn look(&self, cells: &[Cell<'_>]) -> Result<bool, StoreError> {
+        if self.health.is_away() {
+            return Ok(false);
+        }
+        let ((), result) = self.propose(cells, self.erasing.fences(), false, |_| ((), None))?;
+        let result = result.await.map_err(|_| StoreError::Stopping)?;
+        Ok(matches!(result, ProposalResult::Done | ProposalResult::Raced))
     }
 
     /// Tells the database of what it must be able to list, before a step touches it.

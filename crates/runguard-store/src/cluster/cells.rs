@@ -4,6 +4,9 @@
 //! cells still hold these tokens, set them so and append this row". A step may build on a proposal that is still under way; if that
 //! one fails, so does everything built on it, by itself, because its tokens never come to be. So nothing is ever undone here: a
 //! failed proposal leaves behind what the database says is there, and its request runs again.
+//!
+//! A cell that other nodes change as well is mostly not as it is remembered: of such a one the node asks first what is there, which costs
+//! less than a step in vain.
 
 use crate::cluster::entry::{encode_row, join_rows};
 use crate::cluster::link::{CellName, Put, Swap, SwapCell, Token, Value};
@@ -23,6 +26,11 @@ use xxhash_rust::xxh3::xxh3_128;
 const SHARDS: usize = 64;
 /// What an entry costs beside its state.
 const CELL_BYTES: usize = 96;
+/// A cell was changed by another node so many times more often than not, when this one came to it: it is looked at first.
+const LOOKED_AT_FROM: i8 = 2;
+const MOST_ELSEWHERE: i8 = 3;
+/// It changes between the look and the step, so looking is in vain: that many more times before it is tried again.
+const CONTENDED: i8 = -16;
 
 /// What became of a proposal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +66,20 @@ struct Known {
     /// Rises when the database disagreed: proposals of an earlier chain are lost, and their failing says nothing about this one.
     chain: u32,
     touched: bool,
+    /// How often it was changed elsewhere since this node was there, less how often it was not.
+    elsewhere: i8,
+}
+
+impl Known {
+    /// What the answer to a step or a look says of other nodes. Of a step behind a look it says only whether looking was of use.
+    fn learn(&mut self, has_looked: bool, was_changed: bool) {
+        self.elsewhere = match (has_looked, was_changed) {
+            (false, true) => (self.elsewhere + 1).min(MOST_ELSEWHERE),
+            (false, false) => (self.elsewhere - 1).max(self.elsewhere.min(0)),
+            (true, true) => CONTENDED,
+            (true, false) => self.elsewhere,
+        };
+    }
 }
 
 #[derive(Debug, Default)]
@@ -87,6 +109,7 @@ pub(crate) struct Proposal {
     pub(crate) id: String,
     /// So many fences its node had learned of when it was decided.
     pub(crate) fences: u64,
+    has_looked: bool,
     pub(crate) done: oneshot::Sender<ProposalResult>,
     pub(crate) mailbox: Option<MailboxId>,
 }
@@ -146,6 +169,8 @@ pub(crate) struct Knowing {
     pub(crate) health: StoreHealth,
     /// See [`View::not_before`].
     pub(crate) not_before: i64,
+    /// It has just looked what is there, or was told so when another was faster.
+    pub(crate) has_looked: bool,
 }
 
 /// What a step wants kept.
@@ -240,7 +265,8 @@ impl Cells {
         }
         let partition = touches.first().map_or(0, |touch| touch.name.partition());
         let (done, result) = oneshot::channel();
-        queue(Proposal { partition, touches, rows, bytes, id, fences: knowing.fences, done, mailbox: None });
+        let Knowing { fences, has_looked, .. } = knowing;
+        queue(Proposal { partition, touches, rows, bytes, id, fences, has_looked, done, mailbox: None });
         drop(locked);
         self.make_room();
         Ok((reply, result))
@@ -261,16 +287,18 @@ impl Cells {
             }
             let (token, state) = match answer {
                 SwapReply::Done => {
+                    known.learn(proposal.has_looked, false);
                     if let Some((_, state, _)) = &touch.set {
                         known.confirmed = Some(state.clone());
                     }
                     continue;
                 }
-                SwapReply::Found(found) => match found.get(&number_of(&touch.name)) {
-                    Some(Some((token, state))) => (*token, Some(Arc::from(state.as_slice()))),
-                    Some(None) => (0, None),
-                    None => continue,
-                },
+                SwapReply::Found(found) => {
+                    let Some(found) = found.get(&number_of(&touch.name)) else { continue };
+                    let (token, state) = found.as_ref().map_or((0, None), |(token, state)| (*token, Some(Arc::from(state.as_slice()))));
+                    known.learn(proposal.has_looked, token != touch.expect);
+                    (token, state)
+                }
                 SwapReply::None => (touch.expect, touch.before.clone()),
             };
             let length = |state: &Option<Arc<[u8]>>| state.as_ref().map_or(0, |state| state.len());
@@ -299,6 +327,15 @@ impl Cells {
         let shard = self.lock(shard_of(&name));
         let state = shard.cells.get(&number_of(&name)).and_then(|known| known.state.as_deref());
         state.is_some_and(|state| !is_tombstone(state))
+    }
+
+    /// Whether one of them is likely to be another than is remembered, so that a step on it would be in vain.
+    pub(crate) fn are_elsewhere(&self, cells: &[Cell<'_>]) -> bool {
+        cells.iter().any(|cell| {
+            let name = name_of(cell, self.partitions);
+            let shard = self.lock(shard_of(&name));
+            shard.cells.get(&number_of(&name)).is_some_and(|known| known.elsewhere >= LOOKED_AT_FROM && known.pending == 0)
+        })
     }
 
     /// What is remembered of cells, for going on alone.

@@ -112,14 +112,22 @@ fn row(session: &str) -> Row {
 
 /// Adds one to each of the sums and gives the first one's new value, and whether it was done alone.
 async fn add(node: &Cluster, sessions: &[&str]) -> (u64, StoreHealth) {
+    add_in_tries(node, sessions).await.0
+}
+
+/// The same, and how often the step ran for it.
+async fn add_in_tries(node: &Cluster, sessions: &[&str]) -> ((u64, StoreHealth), u32) {
     let cells: Vec<Cell<'_>> = sessions.iter().map(|session| summed(key(session))).collect();
+    let mut tries = 0;
     let step = |view: &View<'_>| {
+        tries += 1;
         let changes: Vec<Change> = (0..cells.len())
             .map(|cell| Change { cell, events: 1_u64.to_le_bytes().to_vec(), state: (number(view.get(cell)) + 1).to_le_bytes().to_vec() })
             .collect();
         Decided::Keep((number(Some(&changes[0].state)), view.store_health()), Written { row: row(sessions[0]), changes })
     };
-    node.apply(&cells, step).await.unwrap()
+    let added = node.apply(&cells, step).await.unwrap();
+    (added, tries)
 }
 
 async fn rows(node: &Cluster) -> usize {
@@ -139,6 +147,18 @@ async fn nodes_that_race_for_one_sum_lose_nothing() {
     seen.sort_unstable();
     assert_eq!(seen, (1..=400).collect::<Vec<u64>>(), "each got a number of its own");
     assert_eq!(rows(&together.nodes[0]).await, 400);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nodes_change_in_turns_is_looked_at_before_a_step() {
+    let together = Together::new(2).await;
+    let mut tries = Vec::new();
+    for number in 0..10 {
+        let ((sum, _), tried) = add_in_tries(&together.nodes[number % 2], &["in turns"]).await;
+        assert_eq!(sum, number as u64 + 1);
+        tries.push(tried);
+    }
+    assert_eq!(tries, [1, 2, 2, 2, 2, 1, 1, 1, 1, 1], "twice in vain on each node");
 }
 
 #[tokio::test(start_paused = true)]
