@@ -176,6 +176,9 @@ def test_what_has_no_known_price_is_not_asked_while_dollars_are_limited(gateway:
     answer = raw(f"{server.url}/openai/v1/responses", {"model": CHAT, "input": "hi", **body}, **{"x-runguard-run": "r"})
     assert (answer.status_code, answer.json()["error"]["code"], provider.asked) == (402, "not_metered", [])
     assert reserved(server, "r") == 0
+    refused = httpx.get(f"{server.url}/v1/decisions", params={"outcome": "blocked"}).json()["decisions"]
+    shown = [(row["session_id"], row["guard"], row["reason"], row["input"]["call"]["upstream"]) for row in refused]
+    assert shown == [("r", "budget", "not_metered", "openai")], "one row says why"
 
 
 @pytest.mark.parametrize("words", ["deadbeef" * 100_000, "data: " + "x," * 150_000], ids=["hex", "a log"])

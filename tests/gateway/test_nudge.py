@@ -114,6 +114,33 @@ def test_what_a_caller_who_leaves_pays(gateway: Any, provider: Any, drains: bool
         assert 0 < spent(server, "gone") < whole
 
 
+def test_what_is_read_on_for_nobody_takes_nobodys_place(gateway: Any, provider: Any) -> None:
+    config = '[server]\nmax_in_flight_per_key = 2\n[gateway]\nwhen_caller_leaves = "drain"\n'
+    server = gateway("--max-usd-per-run", "1", config=config)
+    provider.behaviour = Behaviour(tokens=400, input_tokens=10, pause=0.05)
+
+    def ask(run: str, **more: Any) -> Any:
+        return chat(server, max_retries=0).chat.completions.create(model=CHAT, messages=HELLO, max_tokens=2000, extra_headers={"x-runguard-run": run}, **more)
+
+    streams = [ask(f"gone-{number}", stream=True) for number in range(2)]
+    for stream in streams:
+        next(iter(stream))
+    with pytest.raises(openai.RateLimitError):
+        ask("third")
+    for stream in streams:
+        stream.close()
+    provider.behaviour = Behaviour()
+    deadline = time.monotonic() + 5
+    while True:
+        try:
+            ask("third")
+            break
+        except openai.RateLimitError:
+            assert time.monotonic() < deadline, "those who left keep their places"
+            time.sleep(0.05)
+    assert min(reserved(server, f"gone-{number}") for number in range(2)) > 0, "both are still read for what they cost"
+
+
 def test_an_answer_in_one_piece_is_paid_for_whoever_waits_for_it(gateway: Any, provider: Any) -> None:
     server = gateway("--max-usd-per-run", "1")
     provider.behaviour = Behaviour(tokens=400, input_tokens=1000, waits=1.5)

@@ -18,8 +18,10 @@ pub use meter::{
 };
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{LazyLock, OnceLock};
 pub use usage::{ServiceTier, Usage, UsageError};
 
@@ -89,6 +91,9 @@ impl Price {
     pub fn cost(&self, usage: &Usage) -> NanoDollars {
         let (prompt, service) = (usage.prompt_tokens(), self.service(usage.service_tier));
         let rate = |of_tier: fn(&Tier) -> Option<PerMillion>, base: Option<PerMillion>| {
+            if service.is_empty() && self.above.is_empty() {
+                return base;
+            }
             // The largest tier that is reached and says something about this kind of token.
             let largest = |tiers: &[Tier]| {
                 let reached = tiers.iter().filter(|tier| tier.tokens == 0 || prompt > tier.tokens);
@@ -404,6 +409,8 @@ struct Table {
     origin: Origin,
     /// In the order of their ids in lower case. No copy of an id is made: whoever asks for one price does not wait for thousands of them.
     models: Vec<Model>,
+    /// The place of the model that was found last: a call is priced several times.
+    latest: AtomicUsize,
     /// Ids without their version or date, and the newest model they stand for. Only names that are in no table as they stand need them.
     short_names: OnceLock<BTreeMap<String, usize>>,
 }
@@ -418,9 +425,18 @@ struct Model {
 }
 
 impl Model {
-    /// Its id in lower case.
-    fn lower(&self) -> impl Iterator<Item = u8> + use<> {
-        self.id.bytes().map(|byte| byte.to_ascii_lowercase())
+    /// Where its id in lower case stands beside another one.
+    fn order(&self, id: &str) -> Ordering {
+        if self.id == id {
+            return Ordering::Equal;
+        }
+        for (own, other) in self.id.bytes().zip(id.bytes()) {
+            let own = own.to_ascii_lowercase();
+            if own != other {
+                return own.cmp(&other);
+            }
+        }
+        self.id.len().cmp(&id.len())
     }
 
     fn price(&self) -> &Price {
@@ -437,13 +453,19 @@ static NO_TABLE: LazyLock<Table> = LazyLock::new(|| Table {
     #[cfg(feature = "prices")]
     origin: Origin { source: String::new(), version: String::new(), date: String::new(), licence: String::new() },
     models: Vec::new(),
+    latest: AtomicUsize::new(0),
     short_names: OnceLock::new(),
 });
 
 impl Table {
     /// The model of an id in lower case.
     fn model(&self, id: &str) -> Option<&Model> {
-        let place = self.models.binary_search_by(|model| model.lower().cmp(id.bytes())).ok()?;
+        let is_it = |model: &&Model| model.order(id).is_eq();
+        if let Some(latest) = self.models.get(self.latest.load(Relaxed)).filter(is_it) {
+            return Some(latest);
+        }
+        let place = self.models.binary_search_by(|model| model.order(id)).ok()?;
+        self.latest.store(place, Relaxed);
         self.models.get(place)
     }
 
@@ -486,7 +508,7 @@ impl Table {
         };
         // The file has the order that is searched in: whoever asks for one price does not wait for a sort.
         let models = lines.lines().filter_map(model).collect();
-        Some(Self { origin, models, short_names: OnceLock::new() })
+        Some(Self { origin, models, latest: AtomicUsize::new(0), short_names: OnceLock::new() })
     }
 }
 
@@ -917,7 +939,7 @@ mod tests {
         assert_eq!(Prices::origin().date.len(), "2026-10-21".len());
         let whole: serde_json::Value = serde_json::from_str(include_str!("../data/prices.json")).unwrap();
         assert_eq!(whole["models"].as_object().unwrap().len(), TABLE.models.len(), "a line is a model");
-        assert!(TABLE.models.is_sorted_by(|one, other| one.lower().lt(other.lower())), "in the order of ids in lower case");
+        assert!(TABLE.models.is_sorted_by(|one, other| one.order(&other.id.to_ascii_lowercase()).is_lt()), "in the order of ids in lower case");
         for model in &TABLE.models {
             let id = model.id;
             let price = model.price();

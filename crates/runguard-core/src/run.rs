@@ -35,6 +35,7 @@ use crate::fingerprint::Volatile;
 use crate::ledger::{BudgetExceeded, Cost};
 use crate::limits::setters;
 use crate::money::NanoDollars;
+use crate::object::Object;
 use crate::prices::{UnknownModelError, Usage};
 use crate::time::{Span, Timestamp};
 pub use model_call::{Asked, ModelCall, Pricing, Used};
@@ -408,10 +409,15 @@ impl Run {
     }
 
     /// What a service answered: the body, as [`reply::read`] gives it, or `None` when nothing came.
-    #[allow(clippy::boxed_local, reason = "it was given boxed, and comes back so")]
     pub fn told(&mut self, ask: Box<Ask>, answer: Option<&str>) -> Progress {
+        self.heard(ask, answer.and_then(reply::decision))
+    }
+
+    /// The same, where whoever asks has read it: [`reply::decision`].
+    #[allow(clippy::boxed_local, reason = "it was given boxed, and comes back so")]
+    pub fn heard(&mut self, ask: Box<Ask>, answer: Option<Object<'_>>) -> Progress {
         let Ask { question, purpose } = *ask;
-        self.proceed(question.told(answer), purpose)
+        self.proceed(question.heard(answer), purpose)
     }
 
     /// Somebody who sees more than the run does has found a loop: one round of calls, how often it was made, and the sentences that say so.

@@ -92,6 +92,8 @@ pub struct Answered {
     pub degraded: bool,
     /// The first answer to a repeated request; nothing was counted.
     pub replayed: bool,
+    /// It leaves no row.
+    pub is_forgotten: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -314,7 +316,7 @@ impl Engine {
 
     /// Decides, keeps decision and count together, and answers once both are safe.
     pub async fn ask(&self, asked: Asked<'_>) -> Result<Answered, EngineError> {
-        let (answered, safe) = self.decide_for(asked, true, |decided| decided).await?;
+        let (answered, safe) = self.decide_for(asked, true).await?;
         safe.wait().await?;
         Ok(answered)
     }
@@ -322,27 +324,12 @@ impl Engine {
     /// The same for whoever is in this process, and has more to ask before anybody is told: what is asked next is decided upon this, and safe
     /// no sooner.
     pub async fn decide(&self, asked: Asked<'_>) -> Result<(Answered, Safe), EngineError> {
-        self.decide_for(asked, self.may_be_unheard(), |decided| decided).await
-    }
-
-    /// The same for whoever asks for less, or waits, where it is refused: what is granted is kept, and a refusal leaves no trace. Whoever is
-    /// refused in the end asks once more by [`Engine::decide`].
-    pub async fn attempt(&self, asked: Asked<'_>) -> Result<(Answered, Safe), EngineError> {
-        self.decide_for(asked, self.may_be_unheard(), without_refusal).await
-    }
-
-    /// What this process decides alone it hears of, or it did not happen. What others keep may have happened unheard.
-    fn may_be_unheard(&self) -> bool {
-        self.store.is_shared()
+        // What this process decides alone it hears of, or it did not happen. What others keep may have happened unheard.
+        self.decide_for(asked, self.store.is_shared()).await
     }
 
     /// `may_be_unheard`: the answer may be lost on its way, and what it settles be told again.
-    async fn decide_for(
-        &self,
-        asked: Asked<'_>,
-        may_be_unheard: bool,
-        keep: impl Fn(Decided<Result<Answered, EngineError>>) -> Decided<Result<Answered, EngineError>>,
-    ) -> Result<(Answered, Safe), EngineError> {
+    async fn decide_for(&self, asked: Asked<'_>, may_be_unheard: bool) -> Result<(Answered, Safe), EngineError> {
         self.store.tell_time(asked.now.as_millis());
         let settings = self.settings.load();
         let policy = settings.policies.for_tenant(asked.tenant);
@@ -365,7 +352,11 @@ impl Engine {
             let group = cells.first().map_or(key.group(), |first| first.group);
             cells.push(Cell { key, slot: KEPT_ANSWER, subject: "", group });
         }
-        let room = self.room_for(asked.tenant, places.first(), asked.now).await;
+        // Boxed, as few ask about an endpoint: the others do not carry the room for it around.
+        let room = match places.first() {
+            Some(place) if place.scope == Scope::Endpoint => Box::pin(self.room_for(asked.tenant, Some(place), asked.now)).await,
+            Some(_) | None => None,
+        };
         let known = self.analyst.long_runs();
         let long_runs = known.get(&**asked.tenant);
         // One for all tries: what is decided again, because nobody knows what became of the first time, is the same decision.
@@ -374,7 +365,7 @@ impl Engine {
             .store
             .decide(&cells, |view| {
                 let decision_id = || *decision_id.get_or_init(|| self.ids.next(asked.now.as_millis()));
-                keep(Self::step(&asked, &settings, places.len(), &repeats, (room.as_ref(), long_runs), &decision_id, view))
+                Self::step(&asked, &settings, places.len(), &repeats, (room.as_ref(), long_runs), &decision_id, view)
             })
             .await?;
         if room.is_some_and(|room| room.began()) {
@@ -424,6 +415,20 @@ impl Engine {
         let ended = outcome_of(&answer);
         let envelope = Envelope { decision_id: &decision_id, session_id: operation.session_id(), warnings: &warnings, now };
         let rendered = answer.to_json(&envelope, asked.shape);
+        let notice = outcome.notice;
+        let answered = |body: String| Answered {
+            outcome: ended,
+            reason: answer.reason,
+            retry_after_seconds: answer.retry_after_seconds(now),
+            body,
+            notice,
+            degraded: answer.facts.get("degraded").is_some(),
+            replayed: false,
+            is_forgotten: false,
+        };
+        if outcome.changes.is_empty() && operation.is_forgotten(&answer) {
+            return Decided::Reply(Ok(Answered { is_forgotten: true, ..answered(rendered.json) }));
+        }
         let logged = if asked.shape == Shape::Full && warnings.is_empty() {
             rendered.rest()
         } else {
@@ -449,15 +454,7 @@ impl Engine {
         };
         let mut changes: Vec<Change> =
             outcome.changes.into_iter().map(|change| Change { cell: change.place, events: change.events, state: change.state }).collect();
-        let answered = Answered {
-            outcome: ended,
-            reason: answer.reason,
-            retry_after_seconds: answer.retry_after_seconds(now),
-            body: rendered.json,
-            notice: outcome.notice,
-            degraded: answer.facts.get("degraded").is_some(),
-            replayed: false,
-        };
+        let answered = answered(rendered.json);
         let is_kept = |repeat: &Repeat<'_>| !repeat.is_settlement || answer.reason != Some(Reason::StateUnavailable);
         for (repeat, cell) in kept_cells().filter(|(repeat, _)| is_kept(repeat)) {
             let kept = Kept {
@@ -615,16 +612,6 @@ impl Engine {
     }
 }
 
-/// What is decided, without the row of a refusal. One that changes something is kept all the same.
-fn without_refusal(decided: Decided<Result<Answered, EngineError>>) -> Decided<Result<Answered, EngineError>> {
-    match decided {
-        Decided::Keep(Ok(answered), written) if answered.outcome == Outcome::Blocked && written.changes.is_empty() => {
-            Decided::Reply(Ok(answered))
-        }
-        decided => decided,
-    }
-}
-
 /// No caller's key for a repeated request has such a beginning.
 fn noted_as(name: &str) -> String {
     format!("\0note\0{name}")
@@ -775,6 +762,7 @@ fn earlier_answer(
         notice: None,
         degraded: false,
         replayed: true,
+        is_forgotten: false,
     }))
 }
 

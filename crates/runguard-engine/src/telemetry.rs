@@ -88,7 +88,7 @@ impl Telemetry {
     /// Notes whose trace a decision belongs to. The log does not keep it; the first answer to a repeated request is noted already.
     pub fn note(&self, answered: &Answered, context: TraceContext) {
         let decision_id = answered.body.split_once("\"decision_id\":\"").and_then(|(_, rest)| rest.split_once('"'));
-        if let Some((decision_id, _)) = decision_id.filter(|_| !answered.replayed) {
+        if let Some((decision_id, _)) = decision_id.filter(|_| !(answered.replayed || answered.is_forgotten)) {
             self.note_id(decision_id, context);
         }
     }

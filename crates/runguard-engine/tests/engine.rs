@@ -86,18 +86,6 @@ impl Service {
     }
 }
 
-/// Asks for something that would be asked for otherwise, were it refused.
-async fn attempt(engine: &Engine, path: &str, body: &Value) -> Outcome {
-    let route = ROUTES.iter().find(|route| route.path == path).unwrap();
-    let body = serde_json::to_vec(body).unwrap();
-    let input = Input::read(&body, route.fields).unwrap();
-    let (operation, tenant) = ((route.read)(&input), "acme".into());
-    let asked = Asked { tenant: &tenant, operation: &*operation, warnings: &[], now: at(NOW), shape: Shape::Full, idempotency: None };
-    let (answered, safe) = engine.attempt(asked).await.unwrap();
-    safe.wait().await.unwrap();
-    answered.outcome
-}
-
 async fn ask(engine: &Engine, tenant: &str, path: &str, body: &Value, now: i64, key: Option<&str>) -> Result<Answered, EngineError> {
     let route = ROUTES.iter().find(|route| route.path == path).unwrap();
     let body = serde_json::to_vec(body).unwrap();
@@ -130,25 +118,19 @@ async fn circuits_of(service: &Service, tenant: Option<&str>, now: i64) -> Vec<C
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_attempts_those_that_are_granted_are_kept() {
+async fn of_tries_those_that_are_granted_are_kept() {
     let service = Service::new().await;
-    let reserve = |usd: f64| json!({"session_id": "s", "max_usd": 1.0, "usd": usd});
-    assert_eq!(attempt(&service.engine, "/guard/budget/reserve", &reserve(2.0)).await, Outcome::Blocked);
+    let reserve = async |usd: f64, if_refused: &str| {
+        let body = json!({"session_id": "s", "max_usd": 1.0, "usd": usd, "if_refused": if_refused});
+        service.ask("/guard/budget/reserve", body, NOW).await.outcome
+    };
+    assert_eq!(reserve(2.0, "forgotten").await, Outcome::Blocked);
     assert_eq!(service.rows().await, [], "whoever then asks for less was not refused");
-    assert_eq!(attempt(&service.engine, "/guard/budget/reserve", &reserve(0.75)).await, Outcome::Allowed);
-    assert_eq!(
-        attempt(&service.engine, "/guard/budget/reserve", &reserve(0.5)).await,
-        Outcome::Blocked,
-        "the first holds what it was granted"
-    );
-    let rows = service.rows().await;
-    assert_eq!(rows.iter().map(|row| row.outcome.answered()).collect::<Vec<_>>(), [Some(Outcome::Allowed)]);
-    // What changes something is kept, also where it is refused.
-    trip(&service, NOW).await;
-    let before = service.rows().await.len();
-    let check = json!({"session_id": "s", "endpoint_key": "api"});
-    assert_eq!(attempt(&service.engine, CIRCUIT_CHECK, &check).await, Outcome::Blocked);
-    assert_eq!(service.rows().await.len(), before + 1, "the first who is refused is told that it opened");
+    assert_eq!(reserve(0.75, "forgotten").await, Outcome::Allowed);
+    assert_eq!(reserve(0.5, "forgotten").await, Outcome::Blocked, "the first holds what it was granted");
+    assert_eq!(reserve(0.5, "kept").await, Outcome::Blocked);
+    let outcomes: Vec<_> = service.rows().await.iter().map(|row| row.outcome.answered()).collect();
+    assert_eq!(outcomes, [Some(Outcome::Allowed), Some(Outcome::Blocked)], "who gives up says so");
 }
 
 // Repeated requests.

@@ -124,7 +124,7 @@ impl Asking<'_> {
             Err(refusal) => return Attempt::Refused(self.refuse(refusal, &question)),
         };
         if (self.has_left)() {
-            self.gateway.runs.settle(&guards, set_aside, Used::Nothing).await;
+            Box::pin(self.gateway.runs.settle(&guards, set_aside, Used::Nothing)).await;
             return Attempt::Refused(self.refuse(Refusal::bad_request("The caller has gone."), &question));
         }
         // Whoever tests it has the money for it: else nobody would, for a while.
@@ -133,7 +133,7 @@ impl Asking<'_> {
                 Ok(permit) => permit,
                 Err(refusal) => {
                     guards.call.refused = refusal.code.as_str().into();
-                    self.gateway.runs.settle(&guards, set_aside, Used::Nothing).await;
+                    Box::pin(self.gateway.runs.settle(&guards, set_aside, Used::Nothing)).await;
                     return Attempt::Unavailable(self.refuse(refusal, &question));
                 }
             };
@@ -164,7 +164,7 @@ impl Asking<'_> {
                     Outcome::NotSent | Outcome::Unreachable => Used::Nothing,
                     Outcome::Unknown => Used::Counted { model: None, usage: &worst },
                 };
-                self.gateway.runs.settle(&guards, set_aside, used).await;
+                Box::pin(self.gateway.runs.settle(&guards, set_aside, used)).await;
                 let reply = self.refuse(refusal, &question);
                 return if outcome == Outcome::Unreachable { Attempt::Unavailable(reply) } else { Attempt::Answered(reply) };
             }
@@ -172,7 +172,7 @@ impl Asking<'_> {
         if response.status().is_redirection() || is_packed(response.headers()) {
             let worst = question.worst(paid_output);
             let used = if response.status().is_success() { Used::Counted { model: None, usage: &worst } } else { Used::Nothing };
-            self.gateway.runs.settle(&guards, set_aside, used).await;
+            Box::pin(self.gateway.runs.settle(&guards, set_aside, used)).await;
             let refusal = Refusal::new(
                 StatusCode::BAD_GATEWAY,
                 "unreadable_answer",
@@ -182,7 +182,7 @@ impl Asking<'_> {
         }
         let status = response.status();
         let when_caller_leaves = self.settings.gateway.when_caller_leaves;
-        let mut passed = Passed {
+        let mut passed = Box::new(Passed {
             question,
             run: self.run.clone(),
             set_aside,
@@ -193,7 +193,7 @@ impl Asking<'_> {
             circuit: None,
             found_again: self.found_again.clone(),
             payer: self.payer(),
-        };
+        });
         if is_stream {
             let (head, body) = response.into_parts();
             let mut events = Events::of(passed.question.api, body);
@@ -207,7 +207,7 @@ impl Asking<'_> {
                 if let Some(circuit) = &circuit {
                     circuit.answered(permit.take(), Some((mistake, &head.headers)), took, is_own_key).await;
                 }
-                let reply = self.nothing_answered(passed, head, events).await;
+                let reply = Box::pin(self.nothing_answered(passed, head, events)).await;
                 return if is_unavailable(mistake) { Attempt::Unavailable(reply) } else { Attempt::Answered(reply) };
             }
             let is_told = permit.is_some();
@@ -217,7 +217,7 @@ impl Asking<'_> {
             passed.circuit = circuit.is_some().then_some(ToldLater { model, took, is_own_key, is_told });
             return Attempt::Answered(relay::stream(Arc::clone(self.gateway), passed, head, events));
         }
-        let (reply, told) = self.whole(passed, response).await;
+        let (reply, told) = Box::pin(self.whole(passed, response)).await;
         if let Some(circuit) = circuit.as_ref().filter(|_| began_well) {
             circuit.answered(permit.take(), Some((told.status(), &HeaderMap::new())), took, is_own_key).await;
         }
@@ -238,7 +238,7 @@ impl Asking<'_> {
     }
 
     /// A stream that has nothing but a mistake in it, as it came: nothing was answered, so nothing is paid.
-    async fn nothing_answered(&self, passed: Passed, head: http::response::Parts, events: Events) -> Reply {
+    async fn nothing_answered(&self, passed: Box<Passed>, head: http::response::Parts, events: Events) -> Reply {
         let books = self.gateway.runs.settle(&passed.guards, passed.set_aside, Used::Nothing).await;
         let mut reply: Reply = Response::from_parts(head, Either::Left(Full::new(relay::all_of(events).await)));
         *reply.headers_mut() = upstream::without_hop(reply.headers());
@@ -317,25 +317,27 @@ impl Asking<'_> {
     }
 
     /// An answer that comes in one piece.
-    async fn whole(&self, passed: Passed, response: Response<Incoming>) -> (Reply, Told) {
-        let Passed { question, run, set_aside, mut guards, shortened, paid_output, found_again, payer, .. } = passed;
+    async fn whole(&self, mut passed: Box<Passed>, response: Response<Incoming>) -> (Reply, Told) {
+        let set_aside = passed.set_aside;
+        let (question, run, guards, found_again) = (&passed.question, &passed.run, &mut passed.guards, &passed.found_again);
+        let (shortened, paid_output, payer) = (passed.shortened, passed.paid_output, passed.payer);
         let (head, body) = response.into_parts();
         let Some(body) = pieces::whole(body, MOST_ANSWER_BYTES).await else {
             let worst = question.worst(paid_output);
             let used = if head.status.is_success() { Used::Counted { model: None, usage: &worst } } else { Used::Nothing };
-            self.gateway.runs.settle(&guards, set_aside, used).await;
+            self.gateway.runs.settle(guards, set_aside, used).await;
             let refusal = Refusal::new(
                 StatusCode::BAD_GATEWAY,
                 "broken_answer",
                 "The provider's answer broke off. What it may have cost was booked.",
             );
             let told = if head.status.is_success() { Told::Failed(StatusCode::BAD_GATEWAY) } else { Told::Answer(head.status) };
-            return (self.refuse(refusal, &question), told);
+            return (self.refuse(refusal, question), told);
         };
-        let account = answer::read(question.api, &head.headers, &body).within(most_output(&question, paid_output));
+        let account = answer::read(question.api, &head.headers, &body).within(most_output(question, paid_output));
         let names = if head.status.is_success() { found_again.names(&account) } else { Vec::new() };
         account.tell(&mut guards.call, &names);
-        self.gateway.learn(&self.passing.upstream, payer, &question, &account);
+        self.gateway.learn(&self.passing.upstream, payer, question, &account);
         let mut counted = Usage::default();
         let told = match account.mistake.filter(|_| head.status.is_success()) {
             Some(mistake) if account.usage.is_none() && account.bytes == 0 => Told::Instead(mistake),
@@ -343,13 +345,13 @@ impl Asking<'_> {
             None => Told::Answer(head.status),
         };
         let is_paid = head.status.is_success() && !matches!(told, Told::Instead(_));
-        let used = if is_paid { account.used(&question, paid_output, &mut counted) } else { Used::Nothing };
+        let used = if is_paid { account.used(question, paid_output, &mut counted) } else { Used::Nothing };
         let is_estimated = is_paid && account.is_estimated();
-        let books = self.gateway.runs.settle(&guards, set_aside, used).await;
-        self.gateway.remember(&guards, &account, &run.name, &names, &found_again).await;
+        let books = self.gateway.runs.settle(guards, set_aside, used).await;
+        self.gateway.remember(guards, &account, &run.name, &names, found_again).await;
         let mut reply: Reply = Response::from_parts(head, Either::Left(Full::new(body)));
         *reply.headers_mut() = upstream::without_hop(reply.headers());
-        (with_run(with_length(reply, shortened, is_estimated), &run, Some(&books)), told)
+        (with_run(with_length(reply, shortened, is_estimated), run, Some(&books)), told)
     }
 }
 

@@ -7,7 +7,6 @@
 
 use crate::Gateway;
 use crate::answer::Account;
-use crate::api::Api;
 use crate::earlier::{Answer, Named, filed};
 use crate::history;
 use crate::identity::{Begins, RunName};
@@ -69,20 +68,15 @@ impl FoundAgain {
 }
 
 impl Gateway {
-    /// The run of a conversation that begins so.
+    /// The run of a conversation that begins so, where the provider keeps it.
     pub(crate) async fn run_of_beginning(
         &self,
         guards: &Guards,
         begins: &Begins,
         headers: &HeaderMap,
-        api: Api,
         body: &Members<'_>,
         found_again: &mut FoundAgain,
     ) -> RunName {
-        // What the provider does not keep can only be sent whole.
-        if api != Api::Responses || body.get("store") == Some("false") {
-            return begins.alike();
-        }
         let beginning = format!("{}\0{}\0{}", guards.caller.tenant, guards.caller.key_id, begins.hash());
         let input = body.get("input").unwrap_or_default();
         if history::goes_on(input) {

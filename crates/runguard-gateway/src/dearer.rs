@@ -3,7 +3,9 @@
 
 use crate::api::{Api, Dialect};
 use crate::members::Members;
+use memchr::memmem::Finder;
 use runguard_core::prices::{Price, Prices, ServiceTier, Usage};
+use std::sync::LazyLock;
 
 /// Thousandths of the usual price, of what is read and of what is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,11 +121,15 @@ fn most(price: &Price, special: Special) -> Times {
     times
 }
 
+/// Marks of what is heard, and of what the caller wants to be kept. Made once: that takes longer than to look through a short question.
+static HEARD: LazyLock<[Finder<'static>; 2]> = LazyLock::new(|| ["\"input_audio\"", "\"audio_url\""].map(Finder::new));
+static KEPT: LazyLock<[Finder<'static>; 2]> = LazyLock::new(|| ["\"cache_control\"", "\"cachePoint\""].map(Finder::new));
+
 /// What a question may cost, as it says how it is to be served; and where it leaves that to the provider, which may serve it before others.
 pub(crate) fn times(model: &str, api: Api, tier: Option<&str>, has_recordings: bool, body: &Members<'_>) -> (Times, Times) {
-    let says = |mark: &[u8]| memchr::memmem::find(body.whole_text().as_bytes(), mark).is_some();
-    let is_heard = has_recordings || says(b"\"input_audio\"") || says(b"\"audio_url\"");
-    let is_kept = says(b"\"cache_control\"") || says(b"\"cachePoint\"");
+    let says = |marks: &[Finder<'_>]| marks.iter().any(|mark| mark.find(body.whole_text().as_bytes()).is_some());
+    let is_heard = has_recordings || says(&*HEARD);
+    let is_kept = says(&*KEPT);
     let is_openai = api.dialect() == Dialect::OpenAi;
     let special = Special {
         // Who leaves it to the provider in so many words may be served first.

@@ -135,9 +135,13 @@ impl Gateway {
 
     /// Remembers an answer by all names that it is found by.
     pub(crate) async fn remember(&self, guards: &Guards, account: &Account, run: &str, names: &[String], found_again: &FoundAgain) {
-        if names.is_empty() {
-            return;
+        if !names.is_empty() {
+            // Boxed, as few answers can be referred to: the others do not carry the room for it around.
+            Box::pin(self.remember_as(guards, account, run, names, found_again)).await;
         }
+    }
+
+    async fn remember_as(&self, guards: &Guards, account: &Account, run: &str, names: &[String], found_again: &FoundAgain) {
         let answer = Arc::new(Answer {
             tenant: guards.caller.tenant.to_string(),
             key: guards.caller.key_id.clone(),
@@ -154,8 +158,7 @@ impl Gateway {
                 continue;
             }
             let answer = if conversation.as_ref() == Some(name) {
-                // Boxed: few have a conversation, and all would carry the room for it.
-                let shared = match Box::pin(self.named(guards, name)).await {
+                let shared = match self.named(guards, name).await {
                     Named::Known(latest) => Some(latest),
                     Named::Unknown | Named::Foreign => None,
                 };
@@ -180,7 +183,7 @@ impl Gateway {
             found = self.known().by_name.get(filed).cloned();
         }
         if found.is_none() && !self.log_read.initialized() {
-            self.log_read.get_or_init(|| self.read_log(guards)).await;
+            self.log_read.get_or_init(|| Box::pin(self.read_log(guards))).await;
             found = self.known().by_name.get(filed).cloned();
         }
         match found {

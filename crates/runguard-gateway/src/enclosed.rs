@@ -4,9 +4,11 @@
 use crate::api::Api;
 use crate::elsewhere::reads_long_prompts;
 use crate::members::{BorrowedText, Members};
+use memchr::memmem::Finder;
 use runguard_core::object::Object;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use std::sync::LazyLock;
 
 /// A shorter text is counted as it is.
 const SHORTEST: usize = 1_024;
@@ -99,16 +101,18 @@ pub(crate) fn find(api: Api, body: &Members<'_>) -> Enclosed {
 
 /// Whether a conversation has anything that is not known to be words, by the types and the names in it.
 fn may_enclose(text: &str) -> bool {
-    const NAMES: [&[u8]; 9] =
-        [b"\"image", b"\"file", b"\"document", b"_url\"", b"\"video", b"\"audio", b"\"input_audio", b"\"media", b"\"attachment"];
-    const TYPE: &[u8] = b"\"type\"";
+    // Made once: that takes longer than to look through a short conversation.
+    static NAMES: LazyLock<[Finder<'static>; 9]> = LazyLock::new(|| {
+        ["\"image", "\"file", "\"document", "_url\"", "\"video", "\"audio", "\"input_audio", "\"media", "\"attachment"].map(Finder::new)
+    });
+    static TYPES: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(TYPE));
+    const TYPE: &str = "\"type\"";
     let is_known = |at: usize| {
         let value = text[at + TYPE.len()..].trim_start().strip_prefix(':').map(str::trim_start).and_then(|value| value.strip_prefix('"'));
         let kind = value.and_then(|value| Some(&value[..value.find('"')?]));
         kind.is_some_and(|kind| WORDS.contains(&kind) || MADE_OF_PARTS.contains(&kind))
     };
-    NAMES.iter().any(|name| memchr::memmem::find(text.as_bytes(), name).is_some())
-        || memchr::memmem::find_iter(text.as_bytes(), TYPE).any(|at| !is_known(at))
+    NAMES.iter().any(|name| name.find(text.as_bytes()).is_some()) || TYPES.find_iter(text.as_bytes()).any(|at| !is_known(at))
 }
 
 /// Of a list that has texts, or numbers: each of the others may be anything.
@@ -244,6 +248,7 @@ pub(crate) fn tokens_of_an_image(model: &str, text: &str) -> u64 {
     /// 10,000 patches, of which each counts 1.2 times.
     const ORIGINAL: u64 = 12_000;
     const OF_OTHERS: u64 = 5_000;
+    static ORIGINALS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"original\""));
     let name = model.to_ascii_lowercase();
     if name.contains("gpt-4o-mini") {
         return OF_GPT_4O_MINI;
@@ -253,7 +258,7 @@ pub(crate) fn tokens_of_an_image(model: &str, text: &str) -> u64 {
     }
     // Those with long prompts look at large images as they are when they like to.
     let is_newer = name.contains("gpt-") && reads_long_prompts(model);
-    if is_newer || memchr::memmem::find(text.as_bytes(), b"\"original\"").is_some() { ORIGINAL } else { OF_OTHERS }
+    if is_newer || ORIGINALS.find(text.as_bytes()).is_some() { ORIGINAL } else { OF_OTHERS }
 }
 
 fn source(member: Option<&RawValue>) -> Option<Source<'_>> {

@@ -75,8 +75,7 @@ pub(crate) fn said(output: &str) -> Option<String> {
 
 /// By what an answer is found again in a conversation that has it: of its first call or its first words, the surest first.
 pub(crate) fn marks(items: &str) -> Vec<String> {
-    let items: Vec<&RawValue> = serde_json::from_str(items).unwrap_or_default();
-    for item in items.into_iter().filter_map(|item| serde_json::from_str::<Item<'_>>(item.get()).ok()) {
+    for item in each::<Item<'_>>(items) {
         let kind = item.kind.0.as_ref();
         if kind.ends_with("_call") && !item.call_id.0.is_empty() {
             let arguments = item.arguments.or(item.input).or(item.action).map_or("null", RawValue::get);
@@ -96,8 +95,7 @@ pub(crate) fn marks(items: &str) -> Vec<String> {
 
 /// Whether what is asked has an answer in it already, or anything that came of one.
 pub(crate) fn goes_on(input: &str) -> bool {
-    let items: Vec<&RawValue> = serde_json::from_str(input).unwrap_or_default();
-    items.into_iter().filter_map(|item| serde_json::from_str::<Item<'_>>(item.get()).ok()).any(|item| {
+    each::<Item<'_>>(input).into_iter().any(|item| {
         let kind = item.kind.0.as_ref();
         item.role.0 == "assistant" || !(kind.is_empty() || kind == "message")
     })
@@ -152,6 +150,14 @@ pub(crate) fn steps(api: Api, body: &Members<'_>, before: Before<'_>, volatile: 
     tell(before, parts.unwrap_or_default(), volatile)
 }
 
+/// The items of a list that can be read so. Mostly all of them can: then the list is gone through once.
+fn each<'a, T: Deserialize<'a>>(list: &'a str) -> Vec<T> {
+    serde_json::from_str(list).unwrap_or_else(|_| {
+        let items: Vec<&RawValue> = serde_json::from_str(list).unwrap_or_default();
+        items.into_iter().filter_map(|item| serde_json::from_str(item.get()).ok()).collect()
+    })
+}
+
 /// Text that is null is none: one odd message must not hide the others.
 fn or_nothing<'de: 'a, 'a, D: serde::Deserializer<'de>>(deserializer: D) -> Result<BorrowedText<'a>, D::Error> {
     Ok(Option::<BorrowedText<'a>>::deserialize(deserializer)?.unwrap_or_default())
@@ -190,9 +196,9 @@ struct ChatFunction<'a> {
 }
 
 fn chat(messages: &str) -> Vec<Part<'_>> {
-    let messages: Vec<&RawValue> = serde_json::from_str(messages).unwrap_or_default();
+    let messages: Vec<ChatMessage<'_>> = each(messages);
     let mut parts = Vec::with_capacity(messages.len());
-    for message in messages.into_iter().filter_map(|message| serde_json::from_str::<ChatMessage<'_>>(message.get()).ok()) {
+    for message in messages {
         let text = message.content.map(|content| text_of(content.get())).unwrap_or_default();
         match message.role.0.as_ref() {
             "assistant" => {
@@ -246,16 +252,15 @@ struct Block<'a> {
 }
 
 fn messages(messages: &str) -> Vec<Part<'_>> {
-    let messages: Vec<&RawValue> = serde_json::from_str(messages).unwrap_or_default();
+    let messages: Vec<Message<'_>> = each(messages);
     let mut parts = Vec::with_capacity(messages.len());
-    for message in messages.into_iter().filter_map(|message| serde_json::from_str::<Message<'_>>(message.get()).ok()) {
+    for message in messages {
         let content = message.content.get();
         if content.starts_with('"') {
             parts.push(words(&message.role.0, text_of(content).into_owned()));
             continue;
         }
-        let blocks: Vec<&RawValue> = serde_json::from_str(content).unwrap_or_default();
-        let blocks = blocks.into_iter().filter_map(|block| serde_json::from_str::<Block<'_>>(block.get()).ok());
+        let blocks: Vec<Block<'_>> = each(content);
         let mut text = String::new();
         let mut has_calls = false;
         for block in blocks {
@@ -312,13 +317,13 @@ struct ConverseResult<'a> {
 }
 
 fn converse(messages: &str) -> Vec<Part<'_>> {
-    let messages: Vec<&RawValue> = serde_json::from_str(messages).unwrap_or_default();
+    let messages: Vec<Message<'_>> = each(messages);
     let mut parts = Vec::with_capacity(messages.len());
-    for message in messages.into_iter().filter_map(|message| serde_json::from_str::<Message<'_>>(message.get()).ok()) {
-        let blocks: Vec<&RawValue> = serde_json::from_str(message.content.get()).unwrap_or_default();
+    for message in messages {
+        let blocks: Vec<ConverseBlock<'_>> = each(message.content.get());
         let mut text = String::new();
         let mut has_calls = false;
-        for block in blocks.into_iter().filter_map(|block| serde_json::from_str::<ConverseBlock<'_>>(block.get()).ok()) {
+        for block in blocks {
             text.push_str(&block.text.0);
             has_calls |= block.tool_use.is_some() || block.tool_result.is_some();
             if let Some(call) = block.tool_use {
@@ -380,9 +385,9 @@ fn responses(input: &str) -> Vec<Part<'_>> {
     if input.starts_with('"') {
         return vec![Part::User(text_of(input))];
     }
-    let items: Vec<&RawValue> = serde_json::from_str(input).unwrap_or_default();
+    let items: Vec<Item<'_>> = each(input);
     let mut parts = Vec::with_capacity(items.len());
-    for item in items.into_iter().filter_map(|item| serde_json::from_str::<Item<'_>>(item.get()).ok()) {
+    for item in items {
         let kind = item.kind.0.as_ref();
         if kind.ends_with("_call_output") {
             let result = item.output.map(|output| text_of(output.get())).unwrap_or_default();

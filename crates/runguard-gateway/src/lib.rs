@@ -61,7 +61,7 @@ use runguard_engine::{Answered, Caller, Engine, Role, Safe};
 use runguard_guards::input::PassedCall;
 use runguard_http::load::Share;
 use runguard_http::reply::Reply;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -328,7 +328,7 @@ impl Gateway {
         let follows = previous.clone().or_else(|| conversation.clone());
         let mut earlier = None;
         for name in [&previous, &conversation].into_iter().flatten() {
-            match self.named(&guards, &filed(&passing.upstream, name)).await {
+            match Box::pin(self.named(&guards, &filed(&passing.upstream, name))).await {
                 Named::Known(answer) if follows.as_ref() == Some(name) => earlier = Some(answer),
                 // The provider would tell it to whoever has the operator's key.
                 Named::Foreign if !asks_for_its_own => return Err(not_theirs(name)),
@@ -344,7 +344,11 @@ impl Gateway {
         let mut found_again = FoundAgain::new(&passing.upstream, conversation, earlier.as_deref());
         let run = match identity::run_of(&parts.headers, api, &members, &caller.key_id, &today, follows) {
             Says::Name(run) => run,
-            Says::Begins(begins) => self.run_of_beginning(&guards, &begins, &parts.headers, api, &members, &mut found_again).await,
+            // What the provider does not keep can only be sent whole.
+            Says::Begins(begins) if api != Api::Responses || members.get("store") == Some("false") => begins.alike(),
+            Says::Begins(begins) => {
+                Box::pin(self.run_of_beginning(&guards, &begins, &parts.headers, &members, &mut found_again)).await
+            }
         };
         guards.call = PassedCall {
             upstream: passing.upstream.as_str().into(),
@@ -372,7 +376,7 @@ impl Gateway {
             found_again: &found_again,
             has_left,
         };
-        let (circles, followed) = match follow(&guards, &run, &question, &steps, follows == Follows::Nothing).await {
+        let (circles, followed) = match follow(&guards, &run, &question, steps, follows == Follows::Nothing).await {
             Ok(followed) => followed,
             Err(refusal) => {
                 self.not_answered(&found_again);
@@ -425,7 +429,8 @@ fn is_end(refusal: &Refusal) -> bool {
 async fn ask_each(asking: &Asking<'_>, guards: Guards, first: Candidate, reading: &Reading<'_>, body: &Bytes) -> Reply {
     let wanted = first.model.clone();
     let fallbacks = asking.settings.gateway.fallbacks_of(&wanted);
-    let unavailable = match asking.attempt(guards.clone(), first).await {
+    // Boxed, so that those who wait for it are not moved with all the room it needs.
+    let unavailable = match Box::pin(asking.attempt(guards.clone(), first)).await {
         Attempt::Answered(reply) if fallbacks.is_empty() => return reply,
         Attempt::Answered(reply) => return answered_by(reply, &wanted),
         Attempt::Refused(reply) => return reply,
@@ -435,7 +440,7 @@ async fn ask_each(asking: &Asking<'_>, guards: Guards, first: Candidate, reading
         let mut guards = guards.clone();
         guards.call.instead_of = wanted.as_str().into();
         let Some(candidate) = reading.candidate(&guards, &asking.passing.address, model, body) else { continue };
-        match asking.attempt(guards, candidate).await {
+        match Box::pin(asking.attempt(guards, candidate)).await {
             // One that the provider does not know, or that does not understand this question: nothing was answered, so nothing is paid.
             Attempt::Answered(reply) if reply.status().is_client_error() => {}
             Attempt::Answered(reply) => return answered_by(reply, model),
@@ -524,16 +529,6 @@ impl Circles {
 /// The guard that hears what a run did.
 const AGENT_RUN: &str = "/guard/agent-run";
 
-#[derive(Serialize)]
-struct WhatARunDid<'a> {
-    session_id: &'a str,
-    model: &'a str,
-    steps: &'a [serde_json::Value],
-    whole: bool,
-    /// Of the question, as long as it usually is.
-    tokens: u64,
-}
-
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct HowARunStands {
@@ -551,13 +546,20 @@ async fn follow(
     guards: &Guards,
     run: &RunName,
     question: &Question,
-    steps: &[serde_json::Value],
+    steps: Vec<serde_json::Value>,
     whole: bool,
 ) -> Result<(Option<Circles>, Safe), Refusal> {
-    let did = WhatARunDid { session_id: &run.name, model: &question.model, steps, whole, tokens: question.prompt.usual_tokens() };
+    // Of the question, as long as it usually is.
+    let tokens = question.prompt.usual_tokens();
+    let did = [
+        ("session_id", run.name.as_str().into()),
+        ("model", question.model.as_str().into()),
+        ("steps", serde_json::Value::Array(steps)),
+        ("whole", whole.into()),
+        ("tokens", tokens.into()),
+    ];
     // Nobody who is away stops a run: money has a guard of its own.
-    let body = serde_json::to_string(&did).unwrap_or_default();
-    let Some((answer, safe)) = guards.decide(AGENT_RUN, &body).await else { return Ok((None, Safe::default())) };
+    let Some((answer, safe)) = guards.decide(AGENT_RUN, &did).await else { return Ok((None, Safe::default())) };
     let stands: HowARunStands = serde_json::from_str(&answer).unwrap_or_default();
     if stands.allow == Some(false) {
         if became_safe(AGENT_RUN, safe).await {

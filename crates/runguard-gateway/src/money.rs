@@ -4,19 +4,20 @@ use crate::Hears;
 use bytes::Bytes;
 use runguard_core::ledger::Limits;
 use runguard_core::money::NanoDollars;
+use runguard_core::object::Object;
 use runguard_core::prices::{USUAL_BYTES_A_TOKEN, UnknownModelError, Usage};
 use runguard_core::run::{
-    Asked as AskedOfModel, Ceilings, Loops, ModelCall, Money, Progress, Refusal as RunRefusal, Run, ServiceBudget, Unanswered, Used,
+    Asked as AskedOfModel, Ceilings, Loops, ModelCall, Money, Progress, Question, Refusal as RunRefusal, Run, ServiceBudget, Unanswered, Used,
 };
+use runguard_core::run::reply::decision;
 use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_engine::telemetry::TraceContext;
-use runguard_engine::{Answered, Asked, Caller, Engine, Outcome, Safe};
+use runguard_engine::{Answered, Asked, Caller, Engine, Safe};
 use runguard_guards::answer::Shape;
 use runguard_guards::guard::ROUTES;
-use runguard_guards::guard::budget::RESERVE_ROUTE;
 use runguard_guards::input::{Input, PassedCall};
 use runguard_http::load::Share;
-use serde::Deserialize;
+use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -30,15 +31,6 @@ pub(crate) async fn became_safe(path: &str, safe: Safe) -> bool {
 
 /// The budget of a run that its questions draw on.
 const BUDGET: &str = "default";
-
-/// What a refusal means to who asks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tried {
-    /// It asks for less, or waits.
-    ForNow,
-    /// It is over.
-    ForGood,
-}
 
 /// The guards of this service, asked for one caller.
 #[derive(Debug, Clone)]
@@ -63,27 +55,23 @@ impl Guards {
     }
 
     /// What a guard answers; nothing when it could not be asked.
-    pub(crate) async fn ask(&self, path: &str, body: &str) -> Option<String> {
-        let (answer, safe) = self.decide(path, body).await?;
-        became_safe(path, safe).await.then_some(answer)
-    }
-
-    /// The same of what is asked for otherwise, or later, where it is refused: a refusal leaves no trace.
-    async fn attempt(&self, path: &str, body: &str) -> Option<String> {
-        let (answer, safe) = self.decided(path, body, Tried::ForNow).await?;
-        became_safe(path, safe).await.then_some(answer)
+    pub(crate) async fn ask(&self, question: &Question) -> Option<String> {
+        let (answer, safe) = self.decide(question.path(), question.members()).await?;
+        became_safe(question.path(), safe).await.then_some(answer)
     }
 
     /// What a guard answers before that is safe, for who asks another one before anybody is told.
-    pub(crate) async fn decide(&self, path: &str, body: &str) -> Option<(String, Safe)> {
-        self.decided(path, body, Tried::ForGood).await
-    }
-
-    async fn decided(&self, path: &str, body: &str, tried: Tried) -> Option<(String, Safe)> {
+    pub(crate) async fn decide(&self, path: &str, members: &[(&'static str, Value)]) -> Option<(String, Safe)> {
         let route = ROUTES.iter().find(|route| route.path == path)?;
         // A boxed question cannot be kept across the answer while its input is borrowed: both stay here.
         let operation = {
-            let mut input = Input::read(body.as_bytes(), route.fields).ok()?;
+            let text;
+            let mut input = if let Some(input) = Input::of_members(members, route.fields) {
+                input
+            } else {
+                text = serde_json::to_vec(&members.iter().cloned().collect::<HashMap<_, _>>()).ok()?;
+                Input::read(&text, route.fields).ok()?
+            };
             input.asked_with = Some(self.caller.key_id.as_str()).filter(|key| !key.is_empty());
             input.call = Some(&self.call);
             (route.read)(&input)
@@ -97,15 +85,9 @@ impl Guards {
             // Between the gateway and its own engine no answer is lost, so nothing is asked again; a reservation is settled once in any case.
             idempotency: None,
         };
-        let decided = match tried {
-            Tried::ForNow => self.engine.attempt(asked).await,
-            Tried::ForGood => self.engine.decide(asked).await,
-        };
-        match decided {
+        match self.engine.decide(asked).await {
             Ok((answered, safe)) => {
-                if tried == Tried::ForGood || answered.outcome != Outcome::Blocked {
-                    self.tell(route.guard, &answered);
-                }
+                self.tell(route.guard, &answered);
                 Some((answered.body, safe))
             }
             Err(error) => {
@@ -140,8 +122,7 @@ impl Guards {
 }
 
 /// How a run's books stand, as a budget's answer says.
-#[derive(Debug, Clone, Default, Deserialize, PartialEq)]
-#[serde(default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Books {
     pub(crate) spent_usd: f64,
     pub(crate) reserved_usd: f64,
@@ -152,6 +133,17 @@ pub(crate) struct Books {
 }
 
 impl Books {
+    fn of(answer: &Object<'_>) -> Self {
+        Self {
+            spent_usd: answer.read("spent_usd").unwrap_or_default(),
+            reserved_usd: answer.read("reserved_usd").unwrap_or_default(),
+            reserved_tokens: answer.read("reserved_tokens").unwrap_or_default(),
+            remaining_usd: answer.read("remaining_usd"),
+            remaining_tokens: answer.read("remaining_tokens"),
+            decision_id: answer.text("decision_id").map(Cow::into_owned).unwrap_or_default(),
+        }
+    }
+
     pub(crate) fn is_limited(&self) -> bool {
         self.remaining_usd.is_some() || self.remaining_tokens.is_some()
     }
@@ -275,10 +267,9 @@ impl Runs {
         let owner = guards.clone();
         let price = |model: &str, usage: &Usage| owner.price(model, usage);
         let gives_up = Instant::now() + wanted.patience;
-        // Why it is refused; once that is known it is asked for a last time, and that is logged.
-        let mut refused: Option<NotSetAside> = None;
         loop {
             let settled = self.settled.notified();
+            let is_last = Instant::now() >= gives_up;
             let asked = AskedOfModel {
                 model: wanted.model,
                 prompt: wanted.prompt,
@@ -286,6 +277,7 @@ impl Runs {
                 choices: wanted.choices,
                 // Nobody waits for the first question of a run to be over: bounds here are wide. What others have set aside is waited for below.
                 has_waited: true,
+                asks_again: !is_last,
                 may_fall_back: false,
             };
             let now = guards.now().ok_or(NotSetAside::Unavailable)?;
@@ -293,42 +285,26 @@ impl Runs {
             let mut books = Books::default();
             while let Progress::Ask(mut ask) = progress {
                 ask.at_shortest(wanted.shortest);
-                let (path, body) = (ask.question.path(), ask.question.body());
-                let is_wanted = path == RESERVE_ROUTE.path;
-                let answer = if is_wanted && refused.is_none() { guards.attempt(path, &body).await } else { guards.ask(path, &body).await };
-                if let Some(answer) = &answer {
-                    books = serde_json::from_str(answer).unwrap_or_default();
+                let answer = guards.ask(&ask.question).await;
+                let heard = answer.as_deref().and_then(decision);
+                if let Some(answer) = &heard {
+                    books = Books::of(answer);
                 }
-                progress = locked(&run).told(ask, answer.as_deref());
-                // What is left may pay for a shorter answer by now; but it is refused, and logged so.
-                if let (true, Progress::Ask(less), Some(_)) = (is_wanted, &progress, &refused) {
-                    locked(&run).withdrawn(less);
-                    progress = Progress::Busy;
-                }
+                progress = locked(&run).heard(ask, heard);
             }
-            match (progress, refused.take()) {
-                (Progress::Started(call), _) => return Ok(SetAside { run, call, books }),
-                (Progress::Refused(refusal), before) => {
-                    // What limits a run is in the store, and may be raised there: nothing of it is remembered here.
-                    locked(&run).reset();
-                    // It may have happened unheard: once more would be set aside beside it.
-                    if matches!(refusal, RunRefusal::Unanswered) {
-                        return Err(NotSetAside::Unavailable);
-                    }
-                    let is_set_aside = books.reserved_usd > 0.0 || books.reserved_tokens > 0;
-                    let now = not_set_aside(refusal, is_set_aside, &priced_for(&wanted, &price));
-                    if before.is_some() {
-                        return Err(now);
-                    }
-                    if !matches!(now, NotSetAside::Busy { .. }) || Instant::now() >= gives_up {
-                        refused = Some(now);
-                    } else {
-                        let _ = tokio::time::timeout(LOOK_AGAIN, settled).await;
-                    }
-                }
-                (Progress::Busy, Some(before)) => return Err(before),
-                (Progress::Done | Progress::Busy | Progress::Nudge(_) | Progress::Ask(_), _) => return Err(NotSetAside::Unavailable),
+            let refusal = match progress {
+                Progress::Started(call) => return Ok(SetAside { run, call, books }),
+                Progress::Refused(refusal) => refusal,
+                Progress::Done | Progress::Busy | Progress::Nudge(_) | Progress::Ask(_) => return Err(NotSetAside::Unavailable),
+            };
+            // What limits a run is in the store, and may be raised there: nothing of it is remembered here.
+            locked(&run).reset();
+            let is_set_aside = books.reserved_usd > 0.0 || books.reserved_tokens > 0;
+            let refused = not_set_aside(refusal, is_set_aside, &priced_for(&wanted, &price));
+            if is_last || !matches!(refused, NotSetAside::Busy { .. }) {
+                return Err(refused);
             }
+            let _ = tokio::time::timeout(LOOK_AGAIN, settled).await;
         }
     }
 
@@ -340,11 +316,12 @@ impl Runs {
         let settling = Guards { call: PassedCall { millis, ..guards.call.clone() }, ..guards.clone() };
         let mut progress = locked(&run).finish_model(call, used, &price);
         while let Progress::Ask(ask) = progress {
-            let answer = settling.ask(ask.question.path(), &ask.question.body()).await;
-            if let Some(answer) = &answer {
-                books = serde_json::from_str(answer).unwrap_or(books);
+            let answer = settling.ask(&ask.question).await;
+            let heard = answer.as_deref().and_then(decision);
+            if let Some(answer) = &heard {
+                books = Books::of(answer);
             }
-            progress = locked(&run).told(ask, answer.as_deref());
+            progress = locked(&run).heard(ask, heard);
         }
         // A trip of the budget is found again by who asks next.
         locked(&run).reset();
@@ -373,8 +350,9 @@ fn priced_for(wanted: &Wanted<'_>, price: &dyn Fn(&str, &Usage) -> Result<NanoDo
 fn not_set_aside(refusal: RunRefusal, is_set_aside: bool, priced_for: &str) -> NotSetAside {
     match refusal {
         RunRefusal::NotNow(trip) if trip.reason == Reason::BudgetExceeded.code() => {
+            let waits = is_set_aside && !trip.is_used_up();
             let (code, message) = (trip.reason.into_owned(), format!("{} {priced_for}", trip.message));
-            if is_set_aside { NotSetAside::Busy { code, message } } else { NotSetAside::Refused { code, message } }
+            if waits { NotSetAside::Busy { code, message } } else { NotSetAside::Refused { code, message } }
         }
         RunRefusal::Trip(trip) | RunRefusal::NotNow(trip) if trip.reason == Reason::StateUnavailable.code() => NotSetAside::Unavailable,
         RunRefusal::Trip(trip) | RunRefusal::NotNow(trip) => NotSetAside::Refused { code: trip.reason.into_owned(), message: trip.message },

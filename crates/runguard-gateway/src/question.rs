@@ -8,10 +8,12 @@ use crate::enclosed::{self, Enclosed};
 use crate::members::{BadBody, Members};
 use crate::thinking;
 use bytes::Bytes;
+use memchr::memmem::Finder;
 use runguard_core::prices::{LONGEST_ANSWER, Prices, Prompt, Usage};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 /// Longest name of a model that anybody has; a longer one is refused, so that no log line is made of it.
 const LONGEST_MODEL: usize = 256;
@@ -330,7 +332,8 @@ fn prompts(body: &Members<'_>) -> u64 {
 /// Whether plain letters are written as `\u0041`, which nobody does who has nothing to hide: what is looked for here is looked for as it is
 /// usually written.
 fn hides_letters(text: &str) -> bool {
-    memchr::memmem::find_iter(text.as_bytes(), b"\\u00").any(|at| {
+    static ESCAPED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\\u00"));
+    ESCAPED.find_iter(text.as_bytes()).any(|at| {
         let backslashes = text.as_bytes()[..at].iter().rev().take_while(|byte| **byte == b'\\').count();
         let letter = text.get(at + 4..at + 6).and_then(|digits| u8::from_str_radix(digits, 16).ok());
         backslashes % 2 == 0 && letter.is_some_and(|letter| letter.is_ascii_alphanumeric() || letter == b'_')
@@ -399,7 +402,8 @@ fn unmetered(api: Api, model: &str, body: &Members<'_>) -> Option<&'static str> 
     if hides_letters(body.whole_text()) {
         return Some("plain letters that are written as `\\u…`: what it asks for cannot be told");
     }
-    if SEARCHING.iter().any(|part| model.to_ascii_lowercase().contains(part)) {
+    let name = model.to_ascii_lowercase();
+    if SEARCHING.iter().any(|part| name.contains(part)) {
         return Some("a model that searches by itself: each search has a fee of its own");
     }
     let Ok(tools) = body.get("tools").map_or(Ok(Vec::new()), serde_json::from_str::<Vec<Tool<'_>>>) else {

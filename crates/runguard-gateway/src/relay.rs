@@ -111,7 +111,7 @@ pub(crate) async fn all_of(mut events: Events) -> Bytes {
 }
 
 /// Passes a stream on, event by event.
-pub(crate) fn stream(gateway: Arc<Gateway>, passed: Passed, head: Parts, events: Events) -> Reply {
+pub(crate) fn stream(gateway: Arc<Gateway>, passed: Box<Passed>, head: Parts, events: Events) -> Reply {
     let (send, mut pieces) = mpsc::channel::<Result<Bytes, std::io::Error>>(WAITING);
     let mut reply: Reply = Response::from_parts(head, Either::Right(Body::from_stream(poll_fn(move |context| pieces.poll_recv(context)))));
     *reply.headers_mut() = upstream::without_hop(reply.headers());
@@ -124,12 +124,12 @@ pub(crate) fn stream(gateway: Arc<Gateway>, passed: Passed, head: Parts, events:
 
 async fn follow(
     gateway: Arc<Gateway>,
-    passed: Passed,
+    passed: Box<Passed>,
     mut events: Events,
     send: mpsc::Sender<Result<Bytes, std::io::Error>>,
     place: Option<Arc<Share>>,
 ) {
-    let Passed { question, run, set_aside, mut guards, when_caller_leaves, paid_output, circuit, found_again, payer, .. } = passed;
+    let Passed { question, run, set_aside, mut guards, when_caller_leaves, paid_output, circuit, found_again, payer, .. } = *passed;
     let mut meter = Meter::new(question.api, question.must_ask_for_usage()).with_prompt(question.prompt.usual_tokens());
     let most = most_output(&question, paid_output);
     let is_thought_unseen = question.thinks && paid_output.is_some();
@@ -500,6 +500,7 @@ mod tests {
                     max_output: Some(times.of_written(bound)),
                     choices: 1,
                     has_waited: true,
+                    asks_again: false,
                     may_fall_back: false,
                 };
                 let Progress::Started(call) = run.begin_model(asked, &price, Timestamp::from_millis(0)) else { continue };

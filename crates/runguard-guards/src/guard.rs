@@ -337,6 +337,10 @@ pub trait GuardRequest: Send + Sync + Debug {
     fn once(&self) -> Option<String> {
         None
     }
+    /// Whether this answer leaves no row in the log, where it changes nothing.
+    fn is_forgotten(&self, _answer: &Answer) -> bool {
+        false
+    }
 }
 
 /// A request that can be run.

@@ -13,6 +13,7 @@ use runguard_core::nearest::closest;
 use runguard_core::object::Object;
 pub use runguard_core::text::MAX_TEXT_BYTES;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
@@ -20,6 +21,8 @@ use std::borrow::Cow;
 pub const MAX_DEPTH: usize = 64;
 /// Longest list of names.
 pub const MAX_NAMES: usize = 256;
+/// The largest whole number that every JSON reader reads as it is.
+const MOST_WHOLE: u64 = 9_007_199_254_740_991;
 /// Unknown fields named one by one; the rest are only counted.
 const MAX_WARNINGS: usize = 20;
 
@@ -295,6 +298,18 @@ impl<'a> Input<'a> {
         if problems.is_empty() { Ok(input) } else { Err(InputError::Fields(problems)) }
     }
 
+    /// The same of members that another part of this program made, as they are. Nothing where one of them would have to be read as text is.
+    pub fn of_members(members: &'a [(&'static str, Value)], fields: &'static [Field]) -> Option<Self> {
+        let mut input = Self { values: Vec::with_capacity(members.len()), warnings: Vec::new(), asked_with: None, call: None };
+        for (name, value) in members {
+            let field = fields.iter().chain([&REQUEST_ID]).find(|field| field.name == *name)?;
+            input.values.push((field.name, as_it_is(field, value)?));
+        }
+        let is_there = |field: &Field| !field.required || input.find(field.name).is_some();
+        let is_twice = |field: &Field| field.instead_of.is_some_and(|other| input.find(field.name).is_some() && input.find(other).is_some());
+        fields.iter().all(|field| is_there(field) && !is_twice(field)).then_some(input)
+    }
+
     fn find(&self, name: &str) -> Option<&Parsed<'a>> {
         self.values.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
     }
@@ -466,6 +481,21 @@ fn read_value<'a>(field: &Field, raw: &'a RawValue) -> Result<(Option<Parsed<'a>
     }
 }
 
+/// A value that is of its field's kind and need not be read from text.
+fn as_it_is<'a>(field: &Field, value: &'a Value) -> Option<Parsed<'a>> {
+    match field.kind {
+        Kind::Id | Kind::Label | Kind::Text | Kind::Name | Kind::Hash => read_text(field, Cow::Borrowed(value.as_str()?)).ok(),
+        Kind::OneOf(choices) => value.as_str().filter(|text| choices.contains(text)).map(|text| Parsed::Text(Cow::Borrowed(text))),
+        Kind::Whole(at_least) => value.as_u64().filter(|number| (at_least..=MOST_WHOLE).contains(number)).map(Parsed::Whole),
+        Kind::Flag => value.as_bool().map(Parsed::Flag),
+        Kind::Steps => {
+            let steps = value.as_array()?.iter().map(SentStep::deserialize).collect::<Result<_, _>>().ok()?;
+            checked_steps(steps).ok().map(Parsed::Steps)
+        }
+        Kind::Fraction | Kind::Confidence | Kind::Dollars | Kind::Amount | Kind::Any | Kind::Names | Kind::Scopes => None,
+    }
+}
+
 /// A value whose quotes are empty.
 fn not_given<'a>(field: &Field) -> Result<(Option<Parsed<'a>>, Option<Misquoted>), String> {
     if field.kind == Kind::Confidence {
@@ -556,6 +586,10 @@ fn steps(text: &str) -> Result<Vec<SentStep>, String> {
     let steps: Vec<SentStep> = serde_json::from_str(text).map_err(|error| {
         format!("must be a list such as [{{\"id\": \"call_1\", \"tool\": \"search\", \"args\": \"9f2c\", \"result\": \"77ab\"}}]: {error}")
     })?;
+    checked_steps(steps)
+}
+
+fn checked_steps(steps: Vec<SentStep>) -> Result<Vec<SentStep>, String> {
     if steps.len() > MOST_STEPS {
         return Err(format!("has {} steps; at most {MOST_STEPS} are taken: leave out the oldest", steps.len()));
     }
@@ -611,7 +645,7 @@ fn scope(sent: SentScope<&RawValue>, misquoted: &mut Option<Misquoted>) -> Resul
 
 fn whole(text: &str, at_least: u64) -> Result<u64, String> {
     let number = number(text).filter(|number| number.fract() == 0.0).ok_or("must be a whole number")?;
-    if number < at_least as f64 || number > 9_007_199_254_740_991.0 {
+    if number < at_least as f64 || number > MOST_WHOLE as f64 {
         return Err(format!("must be a whole number of at least {at_least}"));
     }
     Ok(number as u64)
@@ -679,7 +713,50 @@ mod tests {
         Field::optional("outcome", Kind::OneOf(&["success", "failure"]), "an outcome", "\"success\""),
         Field::optional("params", Kind::Any, "anything", "{}"),
         Field::optional("tools", Kind::Names, "names", "[]"),
+        Field::optional("steps", Kind::Steps, "steps", "[]"),
     ];
+
+    #[test]
+    fn members_that_are_made_here_are_read_as_those_that_are_sent() {
+        use serde_json::json;
+        let read = |members: &[(&'static str, Value)]| {
+            let text = Value::Object(members.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()).to_string();
+            let mut values = Input::read(text.as_bytes(), FIELDS).map(|input| format!("{:?}", sorted(input.values)));
+            let own = Input::of_members(members, FIELDS).map(|input| format!("{:?}", sorted(input.values)));
+            if let (Ok(values), Some(own)) = (&mut values, &own) {
+                assert_eq!(own, values, "{text}");
+            }
+            (values.is_ok(), own.is_some())
+        };
+        let session = ("session_id", json!("s"));
+        for (member, sent, own) in [
+            (("note", json!("a \"word\"")), true, true),
+            (("note", json!(7)), true, false),
+            (("count", json!(1)), true, true),
+            (("count", json!(MOST_WHOLE)), true, true),
+            (("count", json!(0)), false, false),
+            (("count", json!(MOST_WHOLE + 1)), false, false),
+            (("count", json!("3")), true, false),
+            (("error", json!(true)), true, true),
+            (("outcome", json!("failure")), true, true),
+            (("outcome", json!("other")), false, false),
+            (("max_usd", json!(0.25)), true, false),
+            (("steps", json!([{"id": "a", "tool": "t", "args": "x"}, {"id": "b", "user": true}])), true, true),
+            (("steps", json!([{"tool": "t"}])), false, false),
+            (("unknown", json!(1)), true, false),
+            (("session_id", json!("x".repeat(MAX_ID_CHARS + 1))), false, false),
+        ] {
+            let members = if member.0 == "session_id" { vec![member] } else { vec![session.clone(), member] };
+            assert_eq!(read(&members), (sent, own), "{members:?}");
+        }
+        assert_eq!(read(&[("note", json!("a"))]), (false, false), "what is required must be there");
+        assert_eq!(read(&[session, ("points", json!(1)), ("credits", json!(1))]), (false, false));
+    }
+
+    fn sorted<'a>(mut values: Vec<(&'static str, Parsed<'a>)>) -> Vec<(&'static str, Parsed<'a>)> {
+        values.sort_by_key(|(name, _)| *name);
+        values
+    }
 
     #[test]
     fn what_says_the_same_in_two_units_is_said_once() {

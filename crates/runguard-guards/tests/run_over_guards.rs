@@ -119,6 +119,7 @@ fn a_call_leaves_nothing_set_aside_in_the_scope_of_its_model() {
             max_output: Some(1_000),
             choices: 1,
             has_waited: false,
+            asks_again: false,
             may_fall_back: false,
         };
         let begun = run.begin_model(asked, &price, Timestamp::ZERO);

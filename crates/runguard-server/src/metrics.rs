@@ -146,6 +146,10 @@ pub(crate) struct Metrics {
 
 impl Hears for Metrics {
     fn decided(&self, guard: GuardName, answered: &Answered, spares: &dyn Fn() -> u32) {
+        // A try that was refused was asked for otherwise.
+        if answered.is_forgotten && answered.outcome == Outcome::Blocked {
+            return;
+        }
         if answered.degraded {
             self.degraded.inc();
         }

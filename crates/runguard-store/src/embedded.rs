@@ -220,7 +220,7 @@ impl Embedded {
             match self.inner.step(cells, &mut step)? {
                 Some((reply, Awaited::Nothing)) => return Ok((reply, Safe::default())),
                 Some((reply, awaited)) => return Ok((reply, Safe(Some(self.kept(awaited))))),
-                None => self.make_resident(&cells.iter().map(|cell| cell.key).collect::<SmallVec<[Key; FEW]>>()).await?,
+                None => Box::pin(self.make_resident(&cells.iter().map(|cell| cell.key).collect::<SmallVec<[Key; FEW]>>())).await?,
             }
         }
     }

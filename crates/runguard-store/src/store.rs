@@ -195,7 +195,11 @@ impl Store {
     /// Runs `step` on the states of `cells`, keeps what it returns, and answers once that is safe. Steps on the same cell run
     /// one after the other; two can never both take the last unit of a limit. A step runs again when another node was faster, so it is pure.
     pub async fn apply<R>(&self, cells: &[Cell<'_>], step: impl FnMut(&View<'_>) -> Decided<R>) -> Result<R, StoreError> {
-        each!(self, store => store.apply(cells, step).await)
+        match self {
+            Self::Embedded(store) => store.apply(cells, step).await,
+            Self::Memory(store) => store.apply(cells, step).await,
+            Self::Cluster(cluster) => Box::pin(cluster.apply(cells, step)).await,
+        }
     }
 
     /// The same, but answers at once where it can: for whoever has more to ask before anybody is told. It must be waited for.
@@ -204,7 +208,8 @@ impl Store {
             Self::Embedded(store) => store.decide(cells, step).await,
             // What others must agree to is safe once they have.
             Self::Memory(store) => Ok((store.apply(cells, step).await?, Safe::default())),
-            Self::Cluster(store) => Ok((store.apply(cells, step).await?, Safe::default())),
+            // Boxed, as all that asks other nodes: whoever asks one process does not carry the room for it around.
+            Self::Cluster(store) => Ok((Box::pin(store.apply(cells, step)).await?, Safe::default())),
         }
     }
 
@@ -213,7 +218,7 @@ impl Store {
     pub async fn claim(&self, key: Key, mine: &[u8], counts: impl Fn(&[u8]) -> bool) -> Result<Option<Vec<u8>>, StoreError> {
         match self {
             Self::Embedded(_) | Self::Memory(_) => Ok(None),
-            Self::Cluster(cluster) => cluster.claim(key, mine, counts).await,
+            Self::Cluster(cluster) => Box::pin(cluster.claim(key, mine, counts)).await,
         }
     }
 
@@ -226,7 +231,7 @@ impl Store {
     pub async fn noted(&self, key: Key) -> Result<Option<Vec<u8>>, StoreError> {
         match self {
             Self::Embedded(_) | Self::Memory(_) => Ok(None),
-            Self::Cluster(cluster) => cluster.noted(key).await,
+            Self::Cluster(cluster) => Box::pin(cluster.noted(key)).await,
         }
     }
 

@@ -193,7 +193,7 @@ impl Run {
         let Self { inner, prices, .. } = this.get();
         let progress = with_prices(prices.as_ref(), |prices| {
             let max_output = max_output.or_else(|| prices.longest_answer(&model));
-            let asked = Asked { model: &model, prompt, max_output, choices, has_waited, may_fall_back };
+            let asked = Asked { model: &model, prompt, max_output, choices, has_waited, asks_again: false, may_fall_back };
             locked(inner, |run| run.begin_model(asked, &|model, usage| prices.known_cost(model, usage), clock::now()))
         })?;
         Self::step(this, progress)

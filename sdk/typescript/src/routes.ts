@@ -391,6 +391,8 @@ export interface BudgetReserveRequest {
   service_tier?: string | null
   /** What becomes of it when nobody settles it in its time: free again, or spent, because whoever held it may have paid. */
   if_unsettled?: 'free' | 'spent' | null
+  /** What becomes of a refusal: it is in the log, or nothing is left of it, because whoever asks will ask for less, or wait. Who gives up asks a last time without it, so that the log says what was refused. */
+  if_refused?: 'kept' | 'forgotten' | null
   /** Idempotency key, for callers that cannot send the Idempotency-Key header. */
   request_id?: string | null
 }

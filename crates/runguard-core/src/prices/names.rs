@@ -4,6 +4,8 @@
 //! Bedrock model has an id, a profile per part of the world, and an ARN of either. A name is turned into a list of spellings,
 //! the closest first; the first that has a price wins.
 
+use std::borrow::Cow;
+
 /// How a provider is written in front of a model, and what the table writes there instead (`""`: nothing).
 ///
 /// Whoever hosts the models of others has prices of its own: its models are never looked for under the bare name.
@@ -88,13 +90,14 @@ const FIRST_PARTY: &[&str] =
 const PROFILES: &[&str] = &["us.", "eu.", "apac.", "global.", "us-gov.", "au.", "jp.", "ca.", "sa.", "in.", "uk."];
 
 /// A name as it stands, in lower case: the first of its spellings.
-pub(super) fn plain(name: &str) -> String {
-    name.trim().to_lowercase()
+pub(super) fn plain(name: &str) -> Cow<'_, str> {
+    let name = name.trim();
+    if name.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase()) { Cow::Borrowed(name) } else { Cow::Owned(name.to_lowercase()) }
 }
 
 /// In lower case, the closest first, each once.
 pub(super) fn spellings(name: &str) -> Vec<String> {
-    let name = plain(name);
+    let name = plain(name).into_owned();
     let mut list = Vec::new();
     add(&mut list, name.clone());
     let name = if name.starts_with("arn:") {

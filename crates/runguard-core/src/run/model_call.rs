@@ -9,7 +9,7 @@
 //! once a call has cost more than its bound, later bounds of its model are raised by as much. What it cost is settled as it is, and ends the
 //! run only when a limit is spent: what others have set aside may be given back.
 
-use super::service::{Spent, Told};
+use super::service::{Question, ServiceBudget, Spent, Told};
 use super::{Ask, Held, Money, Progress, Purpose, Refusal, Run, Trip, Unpriced, ask};
 use crate::budget::{Budget, Remaining};
 use crate::ledger::{BudgetExceeded, Cost, nano_dollars};
@@ -17,6 +17,7 @@ use crate::money::NanoDollars;
 use crate::prices::{LONGEST_ANSWER, Prompt, SHORTEST_ANSWER, UnknownModelError, Usage, longest_answer, usual_tokens};
 use crate::time::Timestamp;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What the usage of a model costs.
 pub type Pricing<'a> = &'a dyn Fn(&str, &Usage) -> Result<NanoDollars, UnknownModelError>;
@@ -34,6 +35,8 @@ pub struct Asked<'a> {
     pub choices: u64,
     /// Whoever asks has waited for others as long as it would: it goes now or not at all.
     pub has_waited: bool,
+    /// Whoever is refused asks again by itself, until it gives up: no row tells of what others have set aside.
+    pub asks_again: bool,
     /// Whoever asks can ask another model instead.
     pub may_fall_back: bool,
 }
@@ -74,13 +77,18 @@ pub(super) struct Pending {
     /// A shorter answer is not worth asking for.
     shortest: u64,
     has_waited: bool,
-    /// All that is left was asked for.
-    takes_the_rest: bool,
+    asks_again: bool,
+    /// What is to be set aside, by the tokens.
+    bound: Usage,
+    /// All that was left, where that was asked for in its place.
+    rest: Option<Cost>,
+    /// Where it is refused it is asked for otherwise: no row tells of it.
+    is_try: bool,
     max_output: Option<u64>,
 }
 
 impl Pending {
-    fn of(asked: Asked<'_>, price: Pricing<'_>) -> Self {
+    fn of(asked: Asked<'_>, bound: Usage, price: Pricing<'_>) -> Self {
         let cost_of = |usage: Usage| match usage.cost(|| price(asked.model, &usage)) {
             (cost, None) => Some(cost),
             (_, Some(_)) => None,
@@ -96,9 +104,26 @@ impl Pending {
             longest,
             shortest: 0,
             has_waited: asked.has_waited,
-            takes_the_rest: false,
+            asks_again: asked.asks_again,
+            bound,
+            rest: None,
+            is_try: true,
             max_output: None,
         }
+    }
+
+    /// Whether a refusal for what others have set aside is not the end.
+    fn may_wait(&self) -> bool {
+        self.asks_again || !self.has_waited
+    }
+
+    fn question(&self, budget: &Arc<ServiceBudget>) -> Question {
+        let model = &self.model;
+        let spent = match self.rest {
+            Some(cost) => Spent::Priced { model, cost },
+            None => Spent::Usage { model, usage: &self.bound },
+        };
+        if self.is_try { budget.try_to_reserve(spent) } else { budget.reserve(spent) }
     }
 
     fn call(self, held: Held) -> ModelCall {
@@ -107,7 +132,9 @@ impl Pending {
 
     /// Makes the answer as long as so much pays for, where prices are known. Whether it is worth asking for.
     fn take_the_rest(&mut self, left: Remaining) -> bool {
-        self.takes_the_rest = true;
+        self.rest = Some(Cost { usd: left.usd.unwrap_or_default(), tokens: left.tokens.unwrap_or_default() });
+        // It is refused only where somebody was faster.
+        self.is_try = self.may_wait();
         let Some((prompt, answer)) = self.parts else { return true };
         let part = |whole: u64, tokens: u64| (u128::from(whole) * u128::from(tokens)).div_ceil(u128::from(self.longest.max(1)));
         let fits = |tokens| {
@@ -297,11 +324,8 @@ impl Run {
                 }
                 let (calls, at_most) = (&self.model_calls_made, asked.at_most());
                 let raised = Usage::new(calls.raise(asked.model, at_most.input_tokens), calls.raise(asked.model, at_most.output_tokens));
-                self.model_calls_made.ask_about_one();
-                ask(
-                    budget.reserve(Spent::Usage { model: asked.model, usage: &raised }),
-                    Purpose::Begin(Box::new(Pending::of(asked, price))),
-                )
+                let budget = Arc::clone(budget);
+                self.ask_about(&budget, Box::new(Pending::of(asked, raised, price)))
             }
         }
     }
@@ -370,7 +394,7 @@ impl Run {
     }
 
     /// What a service said of setting a call's bound aside.
-    pub(super) fn begun(&mut self, told: Told, mut pending: Box<Pending>) -> Progress {
+    pub(super) fn begun(&mut self, told: Told, pending: Box<Pending>) -> Progress {
         // It was under way from the question on, so that none beside it is the first too, nor the last.
         self.model_calls_made.is_answered();
         match told {
@@ -379,19 +403,45 @@ impl Run {
                 self.model_calls_made.under_way += 1;
                 Progress::Started(pending.call(Held::Service { id }))
             }
-            Told::DoesNotFit { trip, renews, .. } if trip.is_used_up() => self.proceed(Told::refused(trip, renews), Purpose::Money),
-            Told::DoesNotFit { is_set_aside, .. } if (is_set_aside || pending.takes_the_rest) && !pending.has_waited => Progress::Busy,
-            Told::DoesNotFit { trip, is_set_aside: false, left, .. } if !pending.takes_the_rest => {
-                let rest = Cost { usd: left.usd.unwrap_or_default(), tokens: left.tokens.unwrap_or_default() };
-                match &self.budget {
-                    Some(Money::Service(budget)) if pending.take_the_rest(left) => {
-                        self.model_calls_made.ask_about_one();
-                        let question = budget.reserve(Spent::Priced { model: &pending.model, cost: rest });
-                        ask(question, Purpose::Begin(pending))
-                    }
-                    Some(Money::Service(_) | Money::InProcess(_)) | None => Progress::Refused(Refusal::NotNow(trip)),
+            told => match &self.budget {
+                Some(Money::Service(budget)) => {
+                    let budget = Arc::clone(budget);
+                    self.does_not_begin(&budget, told, pending)
                 }
+                Some(Money::InProcess(_)) | None => self.proceed(told, Purpose::Money),
+            },
+        }
+    }
+
+    fn ask_about(&mut self, budget: &Arc<ServiceBudget>, pending: Box<Pending>) -> Progress {
+        self.model_calls_made.ask_about_one();
+        ask(pending.question(budget), Purpose::Begin(pending))
+    }
+
+    /// It was refused: it waits, asks for less, or asks a last time, so that the log tells what is refused.
+    fn does_not_begin(&mut self, budget: &Arc<ServiceBudget>, told: Told, mut pending: Box<Pending>) -> Progress {
+        let is_try = pending.is_try;
+        if let Told::DoesNotFit { trip, is_set_aside, left, .. } = &told
+            && !trip.is_used_up()
+        {
+            let is_others = *is_set_aside || pending.rest.is_some();
+            if is_others && !pending.has_waited {
+                return Progress::Busy;
             }
+            if is_others && pending.asks_again {
+                return Progress::Refused(Refusal::NotNow(trip.clone()));
+            }
+            if !is_others && is_try && pending.take_the_rest(*left) {
+                return self.ask_about(budget, pending);
+            }
+        }
+        let is_refused = matches!(told, Told::DoesNotFit { .. } | Told::Unpriced(_) | Told::Stopped(_) | Told::NotNow(_));
+        if is_try && is_refused {
+            (pending.is_try, pending.rest, pending.max_output) = (false, None, None);
+            return self.ask_about(budget, pending);
+        }
+        match told {
+            Told::DoesNotFit { trip, renews, .. } if trip.is_used_up() => self.proceed(Told::refused(trip, renews), Purpose::Money),
             // Nothing was paid yet.
             Told::Unpriced(unpriced) => Progress::Refused(Refusal::Unpriced(unpriced)),
             told => self.proceed(told, Purpose::Money),
@@ -527,6 +577,7 @@ mod tests {
             max_output: Some(max_output),
             choices: 1,
             has_waited: false,
+            asks_again: false,
             may_fall_back: true,
         }
     }
@@ -821,15 +872,20 @@ mod tests {
         let ask = sent(run.finish_model(call, counted(&Usage::new(300, 40)), &price), "/guard/budget/commit", commit);
         assert!(matches!(run.told(ask, Some(r#"{"allow":true}"#)), Progress::Done));
 
-        let ask = sent(run.begin_model(asked(2_500), &price, NOW), "/guard/budget/reserve", json!({}));
+        let [forgotten, logged] = [json!("forgotten"), Value::Null].map(|refused| json!({"if_refused": refused, "input_tokens": 500, "usd": null}));
+        let ask = sent(run.begin_model(asked(2_500), &price, NOW), "/guard/budget/reserve", forgotten.clone());
         let others = r#"{"allow":false,"reason":"budget_exceeded","spent_usd":0.4,"reserved_usd":0.59,"remaining_usd":0.01,"limit_usd":1,"message":"Full."}"#;
         assert!(matches!(run.told(ask, Some(others)), Progress::Busy));
-        let ask = sent(run.begin_model(Asked { has_waited: true, ..asked(2_500) }, &price, NOW), "/guard/budget/reserve", json!({}));
-        assert!(matches!(run.told(ask, Some(others)), Progress::Refused(Refusal::NotNow(_))));
+        let waited = Asked { has_waited: true, ..asked(2_500) };
+        let ask = sent(run.begin_model(waited, &price, NOW), "/guard/budget/reserve", forgotten.clone());
+        let ask = sent(run.told(ask, Some(others)), "/guard/budget/reserve", logged.clone());
+        assert!(matches!(run.told(ask, Some(others)), Progress::Refused(Refusal::NotNow(_))), "the last time the log hears it");
+        let ask = sent(run.begin_model(Asked { asks_again: true, ..waited }, &price, NOW), "/guard/budget/reserve", forgotten.clone());
+        assert!(matches!(run.told(ask, Some(others)), Progress::Refused(Refusal::NotNow(_))), "who asks again has not asked for the last time");
 
         let ask = sent(run.begin_model(asked(4_096), &price, NOW), "/guard/budget/reserve", json!({}));
         let alone = r#"{"allow":false,"reason":"budget_exceeded","spent_usd":0.99,"reserved_usd":0,"remaining_usd":0.01,"limit_usd":1,"message":"Full."}"#;
-        let ask = sent(run.told(ask, Some(alone)), "/guard/budget/reserve", json!({"usd": 0.01}));
+        let ask = sent(run.told(ask, Some(alone)), "/guard/budget/reserve", json!({"usd": 0.01, "if_refused": "forgotten"}));
         let call = started(run.told(ask, Some(r#"{"allow":true,"reservation_id":"r2"}"#)));
         assert_eq!(call.max_output(), Some(709));
         let ask = sent(run.finish_model(call, Used::Nothing, &price), "/guard/budget/release", json!({"reservation_id": "r2"}));
@@ -837,11 +893,13 @@ mod tests {
 
         let ask = sent(run.begin_model(Asked { model: "own", ..asked(9) }, &price, NOW), "/guard/budget/reserve", json!({"model": "own"}));
         let unknown = r#"{"allow":false,"reason":"unknown_model","model":"own","message":"No price."}"#;
+        let ask = sent(run.told(ask, Some(unknown)), "/guard/budget/reserve", json!({"if_refused": null}));
         assert!(matches!(run.told(ask, Some(unknown)), Progress::Refused(Refusal::Unpriced(_))));
 
         let ask = sent(run.begin_model(asked(9), &price, NOW), "/guard/budget/reserve", json!({}));
         let spent =
             r#"{"allow":false,"reason":"budget_exceeded","spent_usd":1,"reserved_usd":0,"remaining_usd":0,"limit_usd":1,"message":"All."}"#;
+        let ask = sent(run.told(ask, Some(spent)), "/guard/budget/reserve", logged.clone());
         assert!(matches!(run.told(ask, Some(spent)), Progress::Refused(Refusal::Trip(_))));
     }
 
@@ -912,7 +970,7 @@ mod tests {
             let mut under_way = Vec::new();
             for (bytes, max_output, choices, ends_one, share) in steps {
                 let prompt = Prompt { bytes, attachments: 0 };
-                let asked = Asked { model: "small", prompt, max_output: Some(max_output), choices, has_waited: false, may_fall_back: false };
+                let asked = Asked { model: "small", prompt, max_output: Some(max_output), choices, has_waited: false, asks_again: false, may_fall_back: false };
                 match run.begin_model(asked, &price, NOW) {
                     Progress::Started(call) => under_way.push((call, bytes, max_output, choices)),
                     Progress::Busy | Progress::Refused(_) => {}

@@ -68,7 +68,7 @@ pub fn read<'a>(method: &str, path: &str, status: u16, body: &'a str) -> Result<
 }
 
 /// The members of a guard's answer; `None` when it decides nothing.
-pub(super) fn decision(body: &str) -> Option<Object<'_>> {
+pub fn decision(body: &str) -> Option<Object<'_>> {
     let answer: Object<'_> = serde_json::from_str(body).ok()?;
     let is_decision = matches!(answer.get("allow"), Some("true" | "false")) || answer.get("recorded") == Some("true");
     is_decision.then_some(answer)

@@ -268,6 +268,11 @@ impl Question {
         self.path
     }
 
+    /// The members of the body, each once: for whoever keeps the service in the same process.
+    pub fn members(&self) -> &[(&'static str, Value)] {
+        &self.body.0
+    }
+
     /// The body, as JSON.
     pub fn body(&self) -> String {
         serde_json::to_string(&self.body).unwrap_or_default()
@@ -287,8 +292,13 @@ impl Question {
 
     /// What the answer means: its body, as [`reply::read`] gives it, or `None` when there was none.
     pub fn told(self, answer: Option<&str>) -> Told {
+        self.heard(answer.and_then(reply::decision))
+    }
+
+    /// The same, where whoever asks has read it: [`reply::decision`].
+    pub fn heard(self, answer: Option<Object<'_>>) -> Told {
         let Self { path, body, unanswered, asks, next, is_kept } = self;
-        let answer = answer.and_then(reply::decision).map(ServiceReply);
+        let answer = answer.map(ServiceReply);
         let told = match (answer, unanswered) {
             (Some(answer), _) => asks.read(&answer),
             (None, Unanswered::Passes) => {

@@ -96,7 +96,7 @@ impl Trip {
     }
 
     /// Whether it tells of a limit of which nothing is left.
-    pub(super) fn is_used_up(&self) -> bool {
+    pub fn is_used_up(&self) -> bool {
         matches!(self.what, What::Budget { spent, limit, .. } if spent >= limit)
     }
 

@@ -16,7 +16,7 @@ use super::{
     AnswerKind, Change, Decide, Finding, Guard, GuardEntry, GuardRequest, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind,
     Ruling, RulingOf, Slot, Stored, changes, encode, says,
 };
-use crate::answer::Facts;
+use crate::answer::{Answer, Facts};
 use crate::input::{Field, Input, Kind, PassedCall, SentStep};
 use crate::lengths::{SoFar, what_is_long};
 use crate::logged::{self, Doubts, EachByItself, Logged, Retold, RunSeen, Shows, Terms};
@@ -643,6 +643,11 @@ impl GuardRequest for Request {
     fn kept_subject(&self, _store_text: StoreText) -> Cow<'_, str> {
         Cow::Borrowed(&self.model)
     }
+
+    /// The door that passes the call on has a row of it by its money.
+    fn is_forgotten(&self, answer: &Answer) -> bool {
+        self.call.is_some() && answer.allow == Some(true) && answer.reason.is_none()
+    }
 }
 
 impl Decide for Request {
@@ -673,6 +678,13 @@ impl Decide for Request {
             let verdict = Verdict { rung: judged.rung, rule: Some(judged.rule), count: judged.count };
             let found = Found::repeated(verdict, judged.tool.clone());
             return Ruling { findings: Vec::new(), pass: found, events: Vec::new() };
+        }
+        // What people say first a door tells again with whatever is done for them: until then nothing need be known of the run.
+        let is_first_word =
+            self.call.is_some() && *state == State::default() && news.iter().all(|step| matches!(step.what, What::UserSpoke));
+        // Its tokens count where somebody says how many are much; what is learned is learned without them.
+        if is_first_word && settings.thresholds(settings.preset.of(state.calls.kinds())).all.long_run_tokens == 0 {
+            return Ruling { findings: Vec::new(), pass: Found::repeated(Verdict::default(), String::new()), events: Vec::new() };
         }
         let mut after = State { stopped: None, ..state.clone() };
         let mut preset = settings.preset.of(after.calls.kinds());
@@ -777,6 +789,28 @@ mod tests {
         assert!(story.at(3_599_500).allows(&*spoken), "a person wants it to go on");
         assert!(story.at(3_600_000).allows(&*fresh));
         assert!(story.at(0).allows(&*operation("/guard/agent-run", json!({"session_id": "other"}))));
+    }
+
+    #[test]
+    fn what_people_say_first_a_door_counts_with_what_is_done_for_them() {
+        let mut story = Story::default();
+        let asked = |steps: &[serde_json::Value]| {
+            let body = json!({"session_id": "r", "tokens": 7, "steps": steps}).to_string();
+            let (mut input, call) = (Input::read(body.as_bytes(), ROUTE.fields).unwrap(), PassedCall::default());
+            input.call = Some(&call);
+            (ROUTE.read)(&input)
+        };
+        let (said, again) = (json!({"id": "u1", "user": true}), json!({"id": "u2", "user": true}));
+        for steps in [vec![said.clone()], vec![said.clone()], vec![said.clone(), again.clone()], Vec::new()] {
+            assert_eq!(story.at(0).run(&*asked(&steps)).changes, [], "nothing need be known of such a run");
+            assert_eq!(story.fact("new_steps"), Some(Value::from(0_u32)));
+        }
+        assert!(story.at(0).allows(&*asked(&[said.clone(), call(1, "a", "x")])));
+        assert_eq!(story.fact("new_steps"), Some(Value::from(2_u32)));
+        assert!(story.at(0).allows(&*asked(&[said.clone(), call(1, "a", "x"), again])));
+        assert_eq!(story.fact("new_steps"), Some(Value::from(1_u32)), "a run that is known hears of every word");
+        let mut counts = Story::with_settings_of(&["agent_run"], json!({"long_run_tokens": 9_000}));
+        assert_eq!(counts.at(0).run(&*asked(&[json!({"id": "u1", "user": true})])).changes.len(), 1, "unless its tokens count");
     }
 
     #[test]

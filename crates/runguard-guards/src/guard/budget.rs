@@ -40,7 +40,7 @@ use super::{
     Decide, Finding, Guard, GuardEntry, GuardRequest, GuardedStep, Holds, Lasts, LivesWith, Moment, Place, Route, Ruling, RulingOf,
     Scope as PlaceScope, Slot, Stored, encode,
 };
-use crate::answer::Facts;
+use crate::answer::{Answer, Facts};
 use crate::logged;
 use crate::policy::{Policy, Section};
 use runguard_core::ledger::{Account, Cost, Entry, MAX_STORED_KEYS, first_of};
@@ -186,6 +186,10 @@ impl GuardRequest for Request {
         // What a caller says of a door's reservation is not the door's word.
         let who = if self.call.is_some() { "passed" } else { "commit" };
         Some([who, &self.session_id, &self.budget, reservation].join("\0"))
+    }
+
+    fn is_forgotten(&self, answer: &Answer) -> bool {
+        self.is_try && answer.is_block()
     }
 }
 

@@ -502,6 +502,7 @@ class GuardRoutes:
         audio_output_tokens: Optional[int] = None,
         service_tier: Optional[str] = None,
         if_unsettled: Optional[str] = None,
+        if_refused: Optional[str] = None,
         request_id: Optional[str] = None,
         **fields: Any,
     ) -> Answer:
@@ -530,6 +531,7 @@ class GuardRoutes:
             audio_output_tokens=audio_output_tokens,
             service_tier=service_tier,
             if_unsettled=if_unsettled,
+            if_refused=if_refused,
             request_id=request_id,
             **fields,
         )

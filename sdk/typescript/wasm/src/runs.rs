@@ -289,7 +289,8 @@ pub extern "C" fn run_begin_model(
         let max_output = (max_output >= 0.0).then_some(max_output as u64).or_else(|| longest_answer(model));
         // No number is too large for the core, and what is none is 0.
         let choices = choices as u64;
-        let asked = run::Asked { model, prompt, max_output, choices, has_waited: has_waited != 0, may_fall_back: may_fall_back != 0 };
+        let (has_waited, may_fall_back) = (has_waited != 0, may_fall_back != 0);
+        let asked = run::Asked { model, prompt, max_output, choices, has_waited, asks_again: false, may_fall_back };
         with_run(handle, |run| run.begin_model(asked, &known_cost, millis(now)))
     })
 }

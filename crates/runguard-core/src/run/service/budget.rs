@@ -151,8 +151,18 @@ impl ServiceBudget {
 
     /// Sets an estimate aside.
     pub fn reserve(self: &Arc<Self>, estimate: Spent<'_>) -> Question {
+        self.reserve_as(estimate, None)
+    }
+
+    /// The same for whoever asks for less, or waits, where it is refused: no row tells of that.
+    pub(in crate::run) fn try_to_reserve(self: &Arc<Self>, estimate: Spent<'_>) -> Question {
+        self.reserve_as(estimate, Some("forgotten"))
+    }
+
+    fn reserve_as(self: &Arc<Self>, estimate: Spent<'_>, if_refused: Option<&'static str>) -> Question {
         let unsettled = (self.unsettled == Unsettled::Spent).then_some("spent");
-        self.ask("/guard/budget/reserve", self.body().spent(estimate).maybe("if_unsettled", unsettled), Asks::Reserve(Arc::clone(self)))
+        let body = self.body().spent(estimate).maybe("if_unsettled", unsettled).maybe("if_refused", if_refused);
+        self.ask("/guard/budget/reserve", body, Asks::Reserve(Arc::clone(self)))
     }
 
     /// Settles a reservation. One without an id was never heard of, so what was paid is recorded.

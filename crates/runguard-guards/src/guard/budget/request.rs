@@ -1,6 +1,6 @@
 //! What is asked or told, and what it costs.
 
-use super::routes::{Act, SPENT};
+use super::routes::{Act, FORGOTTEN, SPENT};
 use super::settings::Settings;
 use crate::input::{Input, PassedCall};
 use runguard_core::ledger::{Cost, Limits, Scope, Unsettled, number_of};
@@ -26,6 +26,8 @@ pub struct Request {
     pub(super) scopes: Vec<Scope>,
     /// What becomes of what is set aside when nobody settles it.
     pub(super) unsettled: Unsettled,
+    /// Where it is refused, whoever asks will ask for less, or wait.
+    pub(super) is_try: bool,
     /// The key that it was asked with.
     pub(super) asked_with: Option<String>,
     pub(super) call: Option<PassedCall>,
@@ -71,6 +73,7 @@ impl Request {
             reservation: id("reservation_id"),
             scopes: input.scopes("scopes"),
             unsettled: if id("if_unsettled").as_deref() == Some(SPENT) { Unsettled::Spent } else { Unsettled::Free },
+            is_try: id("if_refused").as_deref() == Some(FORGOTTEN),
             asked_with: input.asked_with.filter(|key| !key.is_empty()).map(str::to_owned),
             call: input.call.cloned(),
         }

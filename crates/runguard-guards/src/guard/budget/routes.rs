@@ -146,13 +146,20 @@ const UNSETTLED: Field = Field::optional(
     "\"free\"",
 );
 pub(super) const SPENT: &str = "spent";
+const REFUSED: Field = Field::optional(
+    "if_refused",
+    Kind::OneOf(&["kept", FORGOTTEN]),
+    "What becomes of a refusal: it is in the log, or nothing is left of it, because whoever asks will ask for less, or wait. Who gives up asks a last time without it, so that the log says what was refused.",
+    "\"kept\"",
+);
+pub(super) const FORGOTTEN: &str = "forgotten";
 
 route!(
     RESERVE_ROUTE,
     "reserve",
     Reserve,
     "Set this aside for a step, if there is enough.",
-    cost_fields![UNSETTLED],
+    cost_fields![UNSETTLED, REFUSED],
     cost_answers![CAP, RESERVATION_ID],
     &[Reason::UnknownModel, Reason::NotMetered, Reason::CallCapReached, Reason::BudgetExceeded, Reason::TooManyReservations]
 );

@@ -58,8 +58,8 @@ impl<'a> From<&'a Request> for Kept<'a> {
             asked_with: request.asked_with.as_deref().map(Cow::Borrowed),
             model: request.model.as_deref().map(Cow::Borrowed),
             used: if matches!(request.act, Act::Record | Act::Commit) { request.used() } else { Tokens::default() },
-            // How the run was recognised is told where it is followed.
-            call: request.call.as_ref().map(|call| Cow::Owned(PassedCall { found_by: Box::default(), ..call.clone() })),
+            // With how the run was recognised: where nothing but words was said, no other row tells it.
+            call: request.call.as_ref().map(Cow::Borrowed),
         }
     }
 }
@@ -261,6 +261,7 @@ impl Retell for Retelling {
             reservation: None,
             scopes: kept.scopes.iter().filter_map(|shown| read_shown(shown)).collect(),
             unsettled: Unsettled::Free,
+            is_try: false,
             asked_with: kept.asked_with.as_deref().map(str::to_owned),
             call: None,
         };
