@@ -335,6 +335,13 @@ def test_the_version_stands_in_one_place(tmp_path: Path):
     assert "version" in tomllib.loads((ROOT / "sdk/python/pyproject.toml").read_text())["project"]["dynamic"]
 
 
+def test_what_is_missing_is_told_before_anything_is_compiled(tmp_path: Path):
+    """Where there is neither cargo nor npm, it is npm that is named."""
+    (tmp_path / "python3").symlink_to(sys.executable)
+    told = subprocess.run([sys.executable, str(ROOT / "package"), "npm"], env={"PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert told.returncode == 1 and "which is not there: install Node" in told.stderr, told.stderr
+
+
 def test_wrong_words_are_told(tmp_path: Path):
     told = subprocess.run([sys.executable, str(ROOT / "package"), "rpm"], capture_output=True, text=True)
     assert told.returncode == 2 and "there is no package rpm" in told.stderr
