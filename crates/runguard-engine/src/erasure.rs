@@ -16,7 +16,7 @@ use crate::engine::Engine;
 use notes::{Note, Notes, Step};
 use runguard_core::Timestamp;
 use runguard_store::cluster::link::Said;
-use runguard_store::{Cluster, Family, Key, LOG_FILE, Names, Store, StoreError};
+use runguard_store::{Cluster, Erased, Family, Key, LOG_FILE, Names, Order, RowFilter, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -91,12 +91,15 @@ impl Gone {
     }
 }
 
+/// What an erasure waits for that has begun, and whose rows are still there.
+pub const THE_LOG: &str = "the log";
+
 /// How far an erasure has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Erasure {
     /// Rows that left the log.
     pub log_rows: usize,
-    /// What keeps some of it: files that somebody reads an old state of, and other nodes. None: it is done.
+    /// What keeps some of it: [`THE_LOG`], files that somebody reads an old state of, and other nodes. None: it is done.
     pub waiting: Vec<String>,
 }
 
@@ -109,19 +112,53 @@ pub(crate) struct Erasures {
     swept: tokio::sync::Mutex<Option<Instant>>,
     /// Tenants and sessions that were finished after their caller was told to wait.
     finished: Mutex<VecDeque<(String, Whose)>>,
+    /// Notes whose callers wait: they go on with them, and hear how it ends.
+    attended: Mutex<Vec<u64>>,
     woken: Notify,
+}
+
+/// As long as it lives, a caller waits for an erasure.
+struct Attended<'a>(&'a Erasures, u64);
+
+impl Drop for Attended<'_> {
+    fn drop(&mut self) {
+        let mut attended = self.0.attended();
+        if let Some(place) = attended.iter().position(|number| *number == self.1) {
+            attended.swap_remove(place);
+        }
+    }
 }
 
 /// What was taken out.
 struct Removed {
     log_rows: usize,
     is_known: bool,
+    /// It has begun, and is finished behind.
+    is_unfinished: bool,
+}
+
+impl Removed {
+    const UNFINISHED: Self = Self { log_rows: 0, is_known: true, is_unfinished: true };
 }
 
 impl Erasures {
     pub(crate) fn new(data: &Path) -> Result<Self, StoreError> {
         let notes = Notes::read(data.join(FOLDER))?;
-        Ok(Self { notes: notes.into(), swept: tokio::sync::Mutex::default(), finished: Mutex::default(), woken: Notify::new() })
+        let (swept, finished, attended) = Default::default();
+        Ok(Self { notes: notes.into(), swept, finished, attended, woken: Notify::new() })
+    }
+
+    fn attended(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.attended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn attend(&self, note: &Note) -> Attended<'_> {
+        self.attended().push(note.number);
+        Attended(self, note.number)
+    }
+
+    fn is_attended(&self, note: &Note) -> bool {
+        self.attended().contains(&note.number)
     }
 
     fn finished(&self) -> MutexGuard<'_, VecDeque<(String, Whose)>> {
@@ -184,7 +221,8 @@ impl Engine {
             // A simulation has no files.
             let row = self.erasure_row(tenant, now.as_millis());
             let erased = self.store.erase_session(tenant, session_id, row).await?;
-            return Ok(erased.map(|erased| Erasure { log_rows: erased.log_rows, waiting: Vec::new() }));
+            let waiting = |erased: &Erased| erased.unfinished.iter().map(|_| THE_LOG.to_owned()).collect();
+            return Ok(erased.map(|erased| Erasure { waiting: waiting(&erased), log_rows: erased.log_rows }));
         };
         let whose = Whose::Session(session_id.to_owned());
         let mut notes = erasures.notes.lock().await;
@@ -194,11 +232,24 @@ impl Engine {
             Some(note) => note,
             None => notes.add(tenant, whose.clone(), now.as_millis()).await?,
         };
-        let removed = if is_new || note.step == Step::Remove {
-            self.remove(&mut notes, &mut note, is_new).await?
-        } else {
-            self.remove_new_life(&mut notes, &mut note, now).await?
+        let _attended = erasures.attend(&note);
+        let removed = match note.step {
+            Step::Remove | Step::Begun => match self.remove(&mut notes, &mut note, is_new).await {
+                Ok(removed) => removed,
+                Err(error) if note.step == Step::Remove => {
+                    // Whoever hears that it was not done must not find it done later.
+                    notes.remove(&note).await?;
+                    return Err(error);
+                }
+                // It was told that it goes.
+                Err(_) => Removed::UNFINISHED,
+            },
+            Step::Overwrite | Step::Others => self.remove_new_life(&mut notes, &mut note, now).await?,
         };
+        if removed.is_unfinished {
+            erasures.woken.notify_one();
+            return Ok(Some(Erasure { log_rows: 0, waiting: vec![THE_LOG.to_owned()] }));
+        }
         if is_new && !removed.is_known {
             notes.remove(&note).await?;
             return Ok(erasures.was_finished(tenant, &whose).then_some(Erasure { log_rows: 0, waiting: Vec::new() }));
@@ -234,7 +285,10 @@ impl Engine {
     /// again. Otherwise the caller asks how it stands.
     async fn remove_new_life(&self, notes: &mut Notes, note: &mut Note, now: Timestamp) -> Result<Removed, StoreError> {
         let mut again = Note { step: Step::Remove, at: now.as_millis(), ..note.clone() };
-        let removed = self.remove(notes, &mut again, true).await?;
+        let removed = match self.remove(notes, &mut again, true).await {
+            Err(_) if again.step != Step::Remove => Removed::UNFINISHED,
+            removed => removed?,
+        };
         if removed.is_known {
             if let Store::Cluster(cluster) = &self.store {
                 let earlier = Ticket::of(note, cluster.names()).to_text();
@@ -248,8 +302,8 @@ impl Engine {
     /// Takes a session out of everything that knows it. One that nobody knows is told to nobody, unless an earlier try may have
     /// removed it.
     async fn remove(&self, notes: &mut Notes, note: &mut Note, is_new: bool) -> Result<Removed, StoreError> {
-        if note.step != Step::Remove {
-            return Ok(Removed { log_rows: 0, is_known: true });
+        if !matches!(note.step, Step::Remove | Step::Begun) {
+            return Ok(Removed { log_rows: 0, is_known: true, is_unfinished: false });
         }
         let gone = Gone { tenant: note.tenant.clone(), whose: note.whose.clone(), names: self.store.names() };
         // Before the rows: what follows the log must not bring it back.
@@ -265,6 +319,17 @@ impl Engine {
             }
             (Whose::Key(_), Store::Embedded(_) | Store::Memory(_)) => None,
         };
+        if let Some(why) = erased.as_ref().and_then(|erased| erased.unfinished.as_ref()) {
+            if note.step == Step::Remove {
+                tracing::warn!(why, "an erasure has begun and cannot be finished yet; it is finished behind");
+                notes.set_step(note, Step::Begun).await?;
+            }
+            return Ok(Removed::UNFINISHED);
+        }
+        if erased.is_some() && note.step == Step::Remove {
+            // Whatever fails from here on, it is not said that nothing was done.
+            notes.set_step(note, Step::Begun).await?;
+        }
         let in_alerts = if let Some(alerts) = self.alerts.get() {
             alerts.forget(&gone).await?
         } else {
@@ -272,14 +337,23 @@ impl Engine {
         };
         let is_known = erased.is_some() || in_insights || in_alerts;
         if is_new && !is_known {
-            return Ok(Removed { log_rows: 0, is_known });
+            return Ok(Removed { log_rows: 0, is_known, is_unfinished: false });
         }
         if let (Whose::Session(_), Store::Cluster(cluster)) = (&note.whose, &self.store) {
             let ticket = Ticket::of(note, self.store.names()).to_text();
             cluster.say_of_erasures(notes.node().await?, Said::Announced(ticket)).await?;
         }
         notes.set_step(note, Step::Overwrite).await?;
-        Ok(Removed { log_rows: erased.map_or(0, |erased| erased.log_rows), is_known })
+        Ok(Removed { log_rows: erased.map_or(0, |erased| erased.log_rows), is_known, is_unfinished: false })
+    }
+
+    /// Whether a session that an earlier life of the service was to erase, and told nobody that it would, has gone on since.
+    async fn has_gone_on(&self, note: &Note) -> Result<bool, StoreError> {
+        let Whose::Session(session) = &note.whose else { return Ok(false) };
+        let since = note.at.saturating_add(1);
+        let filter =
+            RowFilter { tenant: Some(note.tenant.clone()), session: Some(session.clone()), since: Some(since), ..RowFilter::default() };
+        Ok(note.step == Step::Remove && !self.store.rows(filter, Order::NewestFirst, None, 1).await?.is_empty())
     }
 
     /// Overwrites what was removed before `removed_at`, in every file. Gives those that keep some of it.
@@ -360,8 +434,14 @@ impl Engine {
         for note in noted {
             let mut notes = erasures.notes.lock().await;
             // A caller may have gone on with it, or finished it, since: what is removed twice may be a new life.
-            let Some(mut note) = notes.current(&note) else { continue };
-            self.remove(&mut notes, &mut note, false).await?;
+            let Some(mut note) = notes.current(&note).filter(|note| !erasures.is_attended(note)) else { continue };
+            if self.has_gone_on(&note).await? {
+                // What had gone by then goes from the files; the new life stays.
+                tracing::warn!("an erasure that was asked for before a kill was not done: the session has gone on since; ask for it again");
+                notes.set_step(&mut note, Step::Overwrite).await?;
+            } else if self.remove(&mut notes, &mut note, false).await?.is_unfinished {
+                continue;
+            }
             to_sweep.push(note);
         }
         let removed_at = Instant::now();
@@ -369,7 +449,9 @@ impl Engine {
         for mut note in to_sweep {
             if self.sweep(erasures, &note, removed_at).await?.is_empty() && self.conclude(erasures, &mut note).await?.is_empty() {
                 is_any_finished = true;
-                erasures.keep_finished(note);
+                if !erasures.is_attended(&note) {
+                    erasures.keep_finished(note);
+                }
             }
         }
         if is_any_finished {

@@ -15,8 +15,10 @@ use runguard_guards::input::Input;
 use runguard_store::{Order, Row, RowFilter};
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
@@ -423,6 +425,35 @@ async fn an_erased_session_begins_anew_and_its_kept_answers_are_gone() {
     assert!(!ask(&service.engine, "acme", RETRY, &body, NOW, Some("one")).await.unwrap().replayed);
     assert_eq!(service.retry("s", NOW).await, Outcome::Allowed);
     assert_eq!(service.retry("s", NOW).await, Outcome::Blocked);
+}
+
+/// Its process was killed before anybody was told anything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_erasure_that_nobody_was_promised_takes_no_life_that_came_since() {
+    let later = NOW + 10_000;
+    for (step, asked_since, left) in [("remove", false, 0), ("remove", true, 2), ("begun", true, 0)] {
+        let service = Service::new().await;
+        service.retry("s", NOW).await;
+        if asked_since {
+            service.retry("s", later).await;
+        }
+        let note = json!({"tenant": "acme", "whose": {"session": "s"}, "at": NOW, "step": step});
+        let folder = service.folder.path().join("erasing");
+        let service = service.restart_after(|_| {
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("0000000000000001.json"), note.to_string()).unwrap();
+        });
+        let service = service.await;
+        let finishing = tokio::spawn(runguard_engine::erasure::finish(service.engine.clone()));
+        while fs::read_dir(&folder).unwrap().any(|file| file.unwrap().path().extension().is_some()) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        finishing.abort();
+        let _ = finishing.await;
+        let rows = service.rows().await.into_iter().filter(|row| row.session == "s").count();
+        assert_eq!(rows, left, "{step}, asked since: {asked_since}");
+        assert_eq!(service.retry("s", later).await == Outcome::Blocked, left == 2);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -178,6 +178,9 @@ impl From<StoreError> for Problem {
                 "The decision could not be written down, so it was not made and nothing was counted. Is the disk full? Try again shortly."
             }
             StoreError::Read(_) => "The log could not be read. Try again shortly.",
+            StoreError::NotErased(_) => {
+                "The session was not erased, and nothing of it will be: the shared state or the log is away or behind, another node erases it at the same time, or the disk is full. Try again shortly."
+            }
             StoreError::Stopping => "The service is stopping. Try again shortly.",
         };
         Self::not_ready(detail)

@@ -23,6 +23,7 @@ pub(crate) mod mailbox;
 pub mod model;
 mod recovery;
 mod roster;
+mod taking;
 mod unconfirmed;
 mod writer;
 
@@ -36,7 +37,7 @@ pub use unconfirmed::{Place, Shelf};
 use crate::embedded::Embedded;
 use crate::error::{OpenError, StoreError};
 use crate::key::{Family, Key, Names};
-use crate::log::{Follower, Order, RowFilter, RowWithEffects, encode_erasure};
+use crate::log::{Follower, Order, RowFilter, RowWithEffects};
 use crate::memory::Memory;
 #[cfg(feature = "postgres")]
 use crate::postgres::PgLog;
@@ -44,7 +45,7 @@ use crate::store::{Cell, Decided, Erased, Keep, Labelled, Rules, SlotState, View
 use alone::Alone;
 use cells::{Cells, Knowing, ProposalResult, Wanted, WantedRows, is_tombstone, name_of};
 use dynamic::DynamicLink;
-use erasing::{Erasing, Held};
+use erasing::Erasing;
 use futures_util::future::{BoxFuture, FutureExt as _};
 use hashbrown::HashMap;
 use health::Health;
@@ -189,22 +190,6 @@ pub(crate) struct Inner {
     stopping: watch::Sender<bool>,
 }
 
-/// Whose everything goes.
-#[derive(Debug, Clone, Copy)]
-struct Whose<'a> {
-    tenant: &'a str,
-    session: &'a str,
-    entry: Key,
-}
-
-/// How far an erasure has come: the last row it has seen, how many there were, and the latest of their times.
-#[derive(Debug, Default)]
-struct TakenAway {
-    upto: Option<u64>,
-    rows: usize,
-    latest: i64,
-}
-
 /// What became of a step on the shared states.
 enum Shared<R> {
     Done(R),
@@ -332,12 +317,15 @@ impl Inner {
             if started.elapsed() >= RACE {
                 break;
             }
-            if !erasing::wait(self, cells).await {
-                return Ok(Shared::Away);
+            match erasing::wait(self, cells).await {
+                // With what was erased went what was told of it.
+                Some(true) => self.note_foreign_cells(cells).await,
+                Some(false) => {}
+                None => return Ok(Shared::Away),
             }
             // First: whatever is learned after it, this step may not know.
             let fences = self.erasing.fences();
-            if self.erasing.holds(self, cells) {
+            if self.erasing.holds(cells) {
                 continue;
             }
             let (reply, result) = self.propose(cells, fences, has_looked || race > 0, &mut decide)?;
@@ -537,79 +525,6 @@ impl Inner {
         Ok(values.into_iter().map(|value| value.filter(|(_, state)| !is_tombstone(state))).collect())
     }
 
-    /// Takes cells away, whatever others do to them meanwhile, and whatever is still under way to them.
-    async fn remove(&self, cells: &[Cell<'_>]) -> Result<(), StoreError> {
-        let failed = |error: LinkError| StoreError::Write(error.to_string());
-        for cell in cells {
-            let name = self.name(cell);
-            let mut expect = 0;
-            loop {
-                let put = Put::Set { token: self.token(), state: Vec::new(), keep_millis: TOMBSTONE_MILLIS };
-                let removal = SwapCell { name: name.clone(), expect, put };
-                let swap = Swap { partition: name.partition(), cells: vec![removal], entry: Vec::new() };
-                expect = match self.swap(vec![swap]).await.map_err(failed)?.pop() {
-                    Some(Swapped::Raced(mut found)) => found.pop().flatten().map_or(0, |(token, _)| token),
-                    Some(Swapped::Done | Swapped::Full | Swapped::Fenced) | None => break,
-                };
-            }
-            self.cells.forget(&name);
-        }
-        Ok(())
-    }
-
-    /// Takes away the states that rows of a session made, of those rows that were not seen before.
-    async fn take_away(&self, whose: Whose<'_>, taken: &mut TakenAway) -> Result<(), StoreError> {
-        let Whose { tenant, session, entry } = whose;
-        let filter = RowFilter { tenant: Some(tenant.into()), session: Some(session.into()), ..RowFilter::default() };
-        loop {
-            let found = self.log.rows_with_effects(filter.clone(), Order::OldestFirst, taken.upto, ROWS_OF_SESSION).await?;
-            let Some(last) = found.last() else { return Ok(()) };
-            taken.upto = Some(last.row.seq);
-            taken.rows += found.len();
-            for kept in &found {
-                taken.latest = taken.latest.max(kept.row.at);
-                let happened = kept.happened();
-                let group_of_first =
-                    happened.iter().find_map(|effect| (self.rules.group)(self.names, tenant, effect.key, effect.slot, &effect.label));
-                let own = happened.iter().filter(|effect| effect.key == entry || effect.key.family == Family::Idempotency);
-                let cells: Vec<Cell<'_>> =
-                    own.map(|effect| self.cell_of(tenant, effect.key, effect.slot, &effect.label, group_of_first)).collect();
-                self.remove(&cells).await?;
-                let keys = happened.iter().map(|effect| effect.key).filter(|key| key.family == Family::Idempotency);
-                self.remove(&keys.map(claim_of).collect::<Vec<_>>()).await?;
-            }
-        }
-    }
-
-    /// Erases a session that nobody decides for meanwhile.
-    async fn erase_held(&self, held: &Held, whose: Whose<'_>, mut taken: TakenAway, mut row: Row) -> Result<Erased, StoreError> {
-        let Whose { tenant, session, entry } = whose;
-        if !self.caught_up(CATCH_UP_HELD).await {
-            return Err(StoreError::Write(LOG_BEHIND.into()));
-        }
-        self.take_away(whose, &mut taken).await?;
-        let foreign = self.foreign_cells(entry).await?;
-        let mut cells: Vec<Cell<'_>> = foreign.iter().map(|(slot, label)| self.cell_of(tenant, entry, *slot, label, None)).collect();
-        cells.push(foreign_cells_of(entry));
-        self.remove(&cells).await?;
-        recovery::confirm(self).await;
-        row.at = held.takes_place(row.at, taken.latest).await?;
-        if self.log.is_shared() {
-            let erasure = RowWithEffects { row, effects: encode_erasure(std::iter::once(&entry)) };
-            let log_rows = self.log.erase_rows(tenant, session, erasure).await?;
-            // So that a database which is put back to the time before is seen to be older.
-            let moved_on = Swap { partition: 0, cells: Vec::new(), entry: entry::encode(&[]) };
-            self.swap(vec![moved_on]).await.map_err(|error| StoreError::Write(error.to_string()))?;
-            return Ok(Erased { log_rows });
-        }
-        // Every node has a copy: the streams tell all of them, this one too. Each of them does: what is decided later stands behind it.
-        let erasure = entry::encode(&[RowWithEffects { row, effects: entry::erasure_of(self.names.session_number(tenant, session)) }]);
-        let swap = |partition| Swap { partition, cells: Vec::new(), entry: erasure.clone() };
-        self.swap((0..self.partitions).map(swap).collect()).await.map_err(|error| StoreError::Write(error.to_string()))?;
-        self.caught_up(FLUSH).await;
-        Ok(Erased { log_rows: taken.rows })
-    }
-
     /// A cell that the log tells of.
     fn cell_of<'a>(&self, tenant: &str, key: Key, slot: u8, label: &'a str, first: Option<u64>) -> Cell<'a> {
         self.rules.cell_of(self.names, tenant, key, slot, label, first)
@@ -701,6 +616,7 @@ impl Cluster {
             start(|inner| async move { homecoming::run(&inner).await }.boxed()),
             start(|inner| async move { importer::run(&inner).await }.boxed()),
             start(|inner| async move { roster::run(&inner).await }.boxed()),
+            start(|inner| async move { erasing::run(&inner).await }.boxed()),
         ];
         Ok(Self { inner, tasks: Mutex::new(tasks), writer: Mutex::new(Some(writer)) })
     }
@@ -854,26 +770,7 @@ impl Cluster {
     }
 
     pub async fn erase_session(&self, tenant: &str, session: &str, row: Row) -> Result<Option<Erased>, StoreError> {
-        let inner = &self.inner;
-        if let Some(why) = inner.health.why() {
-            return Err(StoreError::Write(format!("{why}; what it lost may still come back to the log, so nothing is erased; try again")));
-        }
-        if !inner.caught_up(FLUSH).await {
-            return Err(StoreError::Write(LOG_BEHIND.into()));
-        }
-        let whose = Whose { tenant, session, entry: inner.names.key(Family::Session, tenant, session) };
-        // Most of it while the session is still decided for: what comes meanwhile is little.
-        let mut taken = TakenAway::default();
-        inner.take_away(whose, &mut taken).await?;
-        let foreign = inner.foreign_cells(whose.entry).await?;
-        let cells: Vec<Cell<'_>> = foreign.iter().map(|(slot, label)| inner.cell_of(tenant, whose.entry, *slot, label, None)).collect();
-        if taken.rows == 0 && inner.load(&cells).await?.iter().all(Option::is_none) {
-            return Ok(None);
-        }
-        let held = erasing::hold(inner, whose.entry, row.at).await?;
-        let erased = held.while_held(inner.erase_held(&held, whose, taken, row).boxed()).await;
-        held.let_go().await;
-        erased.map(Some)
+        taking::erase(&self.inner, tenant, session, row).await
     }
 
     /// What other nodes must know of an erasure.

@@ -299,36 +299,53 @@ impl Embedded {
     pub async fn erase_session(&self, tenant: &str, session: &str, row: Row) -> Result<Option<Erased>, StoreError> {
         // The rows that go also carry what the session did to endpoints: that must be on disk before they go.
         self.flush().await?;
-        let entry = self.inner.names.key(Family::Session, tenant, session);
-        let mut erased = Erased { log_rows: 0 };
+        let mut erased = Erased { log_rows: 0, unfinished: None };
         let mut upto = u64::MAX;
         // Rows may come while it goes on. Those before the row that tells of the erasure are the session's old life, and go in
         // another round; after that row a new one begins.
         loop {
-            self.make_resident(&[entry]).await?;
-            let rows = self.rows_of_session(tenant, session, upto).await?;
             let is_first = upto == u64::MAX;
-            let holds_nothing = || self.inner.shards.of(entry).map.get(&entry).is_none_or(|resident| resident.slots.is_empty());
-            if rows.is_empty() && (!is_first || holds_nothing()) {
-                return Ok((!is_first).then_some(erased));
-            }
-            let mut keys = Vec::from_iter(is_first.then_some(entry));
-            for (_, effects) in &rows {
-                let effects = Effect::read_all(effects);
-                let kept_answers = effects.iter().filter(|effect| effect.family == Family::Idempotency as u8);
-                keys.extend(kept_answers.map(|effect| Key { family: Family::Idempotency, hash: effect.hash }));
-            }
-            let seqs: Vec<u64> = rows.iter().map(|(seq, _)| *seq).collect();
-            erased.log_rows += seqs.len();
-            let (seq, committed) = loop {
-                match self.inner.erase(&keys, &row, &seqs)? {
-                    Some(pushed) => break pushed,
-                    None => self.make_resident(&keys).await?,
+            match self.erase_round(tenant, session, &row, upto).await {
+                Ok(Some((rows, seq))) => {
+                    erased.log_rows += rows;
+                    upto = if is_first { seq } else { upto };
                 }
-            };
-            self.kept(Awaited::Row(committed)).wait().await?;
-            upto = if is_first { seq } else { upto };
+                Ok(None) => return Ok((!is_first).then_some(erased)),
+                Err(error) if is_first => return Err(error),
+                Err(error) => {
+                    erased.unfinished = Some(error.to_string());
+                    return Ok(Some(erased));
+                }
+            }
         }
+    }
+
+    /// Takes the rows before `upto`; the first time the states as well. Gives how many rows there were, and the number of the one that tells
+    /// of it. `None`: there was nothing.
+    async fn erase_round(&self, tenant: &str, session: &str, row: &Row, upto: u64) -> Result<Option<(usize, u64)>, StoreError> {
+        let entry = self.inner.names.key(Family::Session, tenant, session);
+        self.make_resident(&[entry]).await?;
+        let rows = self.rows_of_session(tenant, session, upto).await?;
+        let is_first = upto == u64::MAX;
+        let holds_nothing = || self.inner.shards.of(entry).map.get(&entry).is_none_or(|resident| resident.slots.is_empty());
+        if rows.is_empty() && (!is_first || holds_nothing()) {
+            return Ok(None);
+        }
+        let mut keys = Vec::from_iter(is_first.then_some(entry));
+        for (_, effects) in &rows {
+            let effects = Effect::read_all(effects);
+            let kept_answers = effects.iter().filter(|effect| effect.family == Family::Idempotency as u8);
+            keys.extend(kept_answers.map(|effect| Key { family: Family::Idempotency, hash: effect.hash }));
+        }
+        let seqs: Vec<u64> = rows.iter().map(|(seq, _)| *seq).collect();
+        let (seq, committed) = loop {
+            match self.inner.erase(&keys, row, &seqs)? {
+                Some(pushed) => break pushed,
+                None => self.make_resident(&keys).await?,
+            }
+        };
+        self.kept(Awaited::Row(committed)).wait().await?;
+        Ok(Some((seqs.len(), seq)))
     }
 
     /// The rows of a session before `upto`, with their effects.

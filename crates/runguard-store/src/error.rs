@@ -54,6 +54,9 @@ pub enum StoreError {
     Write(String),
     #[error("the log could not be read: {0}")]
     Read(String),
+    /// Nothing of it went, unless whoever asked is told otherwise.
+    #[error("the session was not erased: {0}")]
+    NotErased(String),
     #[error("the store is stopping")]
     Stopping,
 }

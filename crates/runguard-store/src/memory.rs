@@ -41,12 +41,14 @@ pub enum LogFault {
     Away,
     /// What is imported stays, but whoever did it is told that it failed.
     AnswersLost,
+    /// No rows can be removed.
+    ErasesNothing,
 }
 
 impl Held {
     fn as_log(&self) -> Result<(), StoreError> {
         match self.log_fault {
-            LogFault::Sound | LogFault::AnswersLost => Ok(()),
+            LogFault::Sound | LogFault::AnswersLost | LogFault::ErasesNothing => Ok(()),
             LogFault::Away => Err(StoreError::Read("the log is away".into())),
         }
     }
@@ -180,25 +182,28 @@ impl Memory {
         Ok(ids.iter().map(|id| held.rows.iter().any(|kept| kept.row.id == *id)).collect())
     }
 
-    pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: Row) -> Result<usize, StoreError> {
-        {
-            let mut held = self.inner.lock();
-            held.as_log()?;
-            // A node whose clock is ahead may have decided after the erasure, by its own time.
-            let of_session = held.rows.iter().map(|kept| &kept.row).filter(|other| *other.tenant == *tenant && other.session == session);
-            let ahead: Vec<(i64, i64)> =
-                of_session.filter(|other| other.at > row.at).map(|other| (Names::row_number(&other.id), other.at)).collect();
-            held.erased.extend(ahead);
-            held.erased.insert(Names::PLAIN.session_number(tenant, session), row.at);
-            let at = EntryId { millis: held.last_seq + 1, number: 0 };
-            held.positions.insert(ERASED_AT, at);
+    pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: Row, upto: u64) -> Result<usize, StoreError> {
+        let mut held = self.inner.lock();
+        held.as_log()?;
+        if held.log_fault == LogFault::ErasesNothing {
+            return Err(StoreError::Write("the log removes nothing".into()));
         }
-        if let Some(erased) = self.erase_session(tenant, session, row.clone()).await? {
-            return Ok(erased.log_rows);
+        let goes = |other: &Row| *other.tenant == *tenant && other.session == session && other.seq <= upto;
+        // A node whose clock is ahead may have decided after the erasure, by its own time.
+        let ahead = held.rows.iter().map(|kept| &kept.row).filter(|other| goes(other) && other.at > row.at);
+        let taken: Vec<(i64, i64)> = ahead.map(|other| (Names::row_number(&other.id), other.at)).collect();
+        held.erased.extend(taken);
+        let at = held.erased.entry(Names::PLAIN.session_number(tenant, session)).or_insert(row.at);
+        *at = row.at.max(*at);
+        let before = held.rows.len();
+        held.rows.retain(|kept| !goes(&kept.row));
+        let log_rows = before - held.rows.len();
+        let moved = EntryId { millis: held.last_seq + 1, number: 0 };
+        held.positions.insert(ERASED_AT, moved);
+        if !held.rows.iter().any(|kept| kept.row.id == row.id) {
+            self.inner.append(&mut held, row, Vec::new());
         }
-        // The states were elsewhere: that they went is told all the same.
-        self.inner.append(&mut self.inner.lock(), row, Vec::new());
-        Ok(0)
+        Ok(log_rows)
     }
 
     pub(crate) async fn erasures(&self) -> Result<Vec<(i64, i64)>, StoreError> {
@@ -284,7 +289,7 @@ impl Memory {
             held.states.remove(&key);
         }
         self.inner.append(&mut held, row, Vec::new());
-        Ok(Some(Erased { log_rows }))
+        Ok(Some(Erased { log_rows, unfinished: None }))
     }
 
     pub async fn flush(&self) -> Result<(), StoreError> {

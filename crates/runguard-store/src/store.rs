@@ -85,9 +85,11 @@ pub struct Labelled<'a> {
 }
 
 /// What an erasure took away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Erased {
     pub log_rows: usize,
+    /// Something went, and not all of it yet: why. Nobody decides for the session on shared states until it is finished.
+    pub unfinished: Option<String>,
 }
 
 /// How long a state can matter after it was last written.

@@ -19,8 +19,10 @@ const NODE_FILE: &str = "node";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Step {
-    /// It is known here and there.
+    /// It is known here and there, and nobody was told that it goes.
     Remove,
+    /// Some of it is gone, and whoever asked was told that the rest goes.
+    Begun,
     /// Nobody knows it, but its bytes may be in the files. What comes under its name from here on is another life.
     Overwrite,
     /// It is in no file of this node; other nodes have yet to say so.

@@ -6,7 +6,7 @@
 
 use crate::network::Taped;
 use crate::world::{
-    CHILD_LIMIT, ERASABLE, GLOBEX_LIMIT, Given, PARENT_LIMIT, POOL_LIMIT, PROBE_TIMEOUT_MILLIS, PROBES, RETRY_CAP, Request, Told, World,
+    CHILD_LIMIT, ERASABLE, GLOBEX_LIMIT, Given, Heard, PARENT_LIMIT, POOL_LIMIT, PROBE_TIMEOUT_MILLIS, PROBES, RETRY_CAP, Request, World,
     pool_of, route,
 };
 use runguard_core::ledger::Account;
@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_128;
 
+const CLOCKS_APART: i64 = 1_000;
 /// The cells in which the store notes how far it is with building states.
 pub(crate) const BUILT: u128 = 0;
 const CLOSED: u128 = 1;
@@ -85,6 +86,7 @@ pub(crate) async fn check(world: &World) -> Result<(), String> {
     log_has_nothing_else(world, &rows, &risks)?;
     limits(world, &risks)?;
     limits_after_erasures(world, &rows, &risks)?;
+    refused_erasures_took_nothing(world, &rows)?;
     sound_answers_know_what_was_decided_alone(world)?;
     replay_tape(world, &risks)?;
     repeated_requests(world, &risks).await?;
@@ -134,7 +136,8 @@ fn log_has_every_answer(world: &World, rows: &[Row], risks: &Risks) -> Result<()
             let session = serde_json::from_str::<Value>(&given.body).map(|body| body["session_id"].as_str().unwrap_or("").to_owned());
             // Alone a node may go by a clock that is behind.
             let since = if given.degraded { i64::MIN } else { given.asked_at };
-            let erased = session.is_ok_and(|session| told.is_erased_after(&given.request.tenant, &session, since));
+            let tenant = &given.request.tenant;
+            let erased = session.is_ok_and(|session| told.is_erased_after(tenant, &session, since, latest_erasure(rows, tenant)));
             if erased || risks.lost.contains(&given.id) {
                 continue;
             }
@@ -150,6 +153,12 @@ fn log_has_every_answer(world: &World, rows: &[Row], risks: &Risks) -> Result<()
         }
     }
     Ok(())
+}
+
+/// Of a tenant's, by whatever node's clock.
+fn latest_erasure(rows: &[Row], tenant: &str) -> i64 {
+    let erasures = rows.iter().filter(|row| row.outcome == Action::SessionErased && *row.tenant == *tenant);
+    erasures.map(|row| row.at + CLOCKS_APART).max().unwrap_or(i64::MIN)
 }
 
 /// Rows that nobody was told of are those whose answer was lost on the way, or with their node.
@@ -252,9 +261,24 @@ fn limits(world: &World, risks: &Risks) -> Result<(), String> {
     Ok(())
 }
 
-/// What an erasure that was not finished left is for the next one; and what the version before has under way nobody stops.
-fn is_excused(world: &World, told: &Told, tenant: &str, session: &str) -> bool {
-    session.starts_with(ERASABLE) && (world.is_mixed || told.is_half_erased(tenant, session))
+/// What the version before has under way nobody stops, nor does anybody finish what it began.
+fn is_excused(world: &World, session: &str) -> bool {
+    session.starts_with(ERASABLE) && world.is_mixed
+}
+
+/// Whoever heard that nothing was done finds all of it: unless somebody else asked.
+fn refused_erasures_took_nothing(world: &World, rows: &[Row]) -> Result<(), String> {
+    let told = world.told();
+    let ids: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
+    let refused = told.attempts.iter().filter(|attempt| matches!(attempt.ended, Some((_, Heard::Refused))));
+    for attempt in refused.filter(|attempt| !is_excused(world, &attempt.session)) {
+        let gone = attempt.rows.iter().find(|id| !ids.contains(id.as_str()));
+        // When another one was finished that had begun earlier nobody knows.
+        if let Some(id) = gone.filter(|_| !told.is_erased_after(&attempt.tenant, &attempt.session, attempt.began, i64::MAX)) {
+            return Err(format!("{id} is gone, though the erasure of {} at {} was refused", attempt.session, attempt.began));
+        }
+    }
+    Ok(())
 }
 
 /// What the log has of a session that is erased now and then came after the last time: by these rows too no cap was passed.
@@ -265,8 +289,7 @@ fn limits_after_erasures(world: &World, rows: &[Row], risks: &Risks) -> Result<(
     for row in of_erasable.filter(is_sound).filter(|row| row.outcome == Outcome::Allowed) {
         *retries.entry((&row.tenant, &row.session, &row.subject)).or_default() += 1;
     }
-    let told = world.told();
-    let is_passed = |(key, allowed): &(&(&str, &str, &str), &usize)| **allowed > RETRY_CAP && !is_excused(world, &told, key.0, key.1);
+    let is_passed = |(key, allowed): &(&(&str, &str, &str), &usize)| **allowed > RETRY_CAP && !is_excused(world, key.1);
     match retries.iter().find(is_passed) {
         Some((key, allowed)) => Err(format!("{allowed} retries were allowed for {key:?} after its erasure, the cap is {RETRY_CAP}")),
         None => Ok(()),
@@ -526,7 +549,7 @@ async fn states_are_what_the_log_says(world: &World) -> Result<(), String> {
         let (before, after) = (before.get(name), after.get(name));
         // Claims of keys and notes of foreign cells come with no row: the log cannot make them, and they return with the next use.
         let Some(of) = sessions.get(name) else { continue };
-        if of.iter().any(|(tenant, session)| is_excused(world, &world.told(), tenant, session)) {
+        if of.iter().any(|(_, session)| is_excused(world, session)) {
             continue;
         }
         // A late command of the version before is carried out beside what was decided in its place, and counts twice until states are built anew.

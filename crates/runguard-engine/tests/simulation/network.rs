@@ -564,7 +564,7 @@ impl Link for Line {
                     let names: Vec<CellName> = names.into_iter().collect();
                     let values = link.load(names.clone()).await?;
                     let tokens = names.into_iter().zip(values).map(|(name, value)| (name, value.map_or(0, |(token, _)| token)));
-                    let answers = link.swap(&made).await?;
+                    let answers = link.arrives(&made)?;
                     network.tape(&life, &made, &answers, tokens.collect());
                     network.as_its_version_does(&life, &made, &answers);
                     let mut answers = answers.into_iter();

@@ -61,6 +61,8 @@ const RECOVERED_WITHIN: Duration = Duration::from_secs(180);
 const LASTS_MILLIS: u64 = 30_000;
 /// Later than the last message of a dead node can arrive.
 const LAST_MESSAGE: Duration = Duration::from_millis(2_500);
+/// An erasure whose node has died is finished by another one within this time.
+const FINISHED_WITHIN: Duration = Duration::from_secs(15);
 /// Sessions of this beginning are erased now and then.
 pub(crate) const ERASABLE: &str = "gone";
 
@@ -106,6 +108,16 @@ pub(crate) struct Erasure {
     pub(crate) life: u64,
 }
 
+/// What somebody was told of an erasure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Heard {
+    Done,
+    /// It is finished behind.
+    Begun,
+    /// Nothing of it was done, nor will be.
+    Refused,
+}
+
 /// Somebody asked for an erasure, by the database's clock.
 #[derive(Debug, Clone)]
 pub(crate) struct Attempt {
@@ -113,9 +125,10 @@ pub(crate) struct Attempt {
     pub(crate) session: String,
     pub(crate) life: u64,
     pub(crate) began: i64,
-    /// `None`: its node died, or it never ended.
-    pub(crate) ended: Option<i64>,
-    pub(crate) is_done: bool,
+    /// Rows of the log when it began.
+    pub(crate) rows: BTreeSet<String>,
+    /// When somebody was told something, and what. `None`: its node died, or it never ended.
+    pub(crate) ended: Option<(i64, Heard)>,
 }
 
 #[derive(Debug, Default)]
@@ -145,26 +158,21 @@ impl Told {
         self.lives.get(&life).is_some_and(|(_, version)| *version == Version::Before)
     }
 
-    /// When what somebody asked for was certainly over.
-    fn over_at(&self, attempt: &Attempt) -> i64 {
-        let last_message = LAST_MESSAGE.as_millis() as i64;
-        attempt.ended.or_else(|| Some(self.died.get(&attempt.life)? + last_message)).unwrap_or(i64::MAX)
-    }
-
-    fn attempts_on<'a>(&'a self, tenant: &'a str, session: &'a str) -> impl Iterator<Item = &'a Attempt> {
-        self.attempts.iter().filter(move |attempt| *attempt.tenant == *tenant && attempt.session == session)
+    /// When what somebody asked for was certainly over, if something was to be done. `latest`: of the erasures that the log tells of.
+    fn over_at(&self, attempt: &Attempt, latest: i64) -> i64 {
+        match attempt.ended {
+            Some((ended, Heard::Done | Heard::Refused)) => ended,
+            // Another node finished it, if it had begun.
+            Some((_, Heard::Begun)) => latest,
+            None => self.died.get(&attempt.life).map_or(i64::MAX, |died| latest.max(died + LAST_MESSAGE.as_millis() as i64)),
+        }
     }
 
     /// Whether a session was erased, or perhaps was, at this time or later.
-    pub(crate) fn is_erased_after(&self, tenant: &str, session: &str, millis: i64) -> bool {
-        self.attempts_on(tenant, session).any(|attempt| self.over_at(attempt) >= millis)
-    }
-
-    /// Whether an erasure was begun and perhaps not finished, and nobody has asked for it again since.
-    pub(crate) fn is_half_erased(&self, tenant: &str, session: &str) -> bool {
-        let is_finished =
-            |half: &Attempt| self.attempts_on(tenant, session).any(|other| other.is_done && other.began >= self.over_at(half));
-        self.attempts_on(tenant, session).any(|attempt| !attempt.is_done && !is_finished(attempt))
+    pub(crate) fn is_erased_after(&self, tenant: &str, session: &str, millis: i64, latest: i64) -> bool {
+        let of_session = |attempt: &&Attempt| *attempt.tenant == *tenant && attempt.session == session;
+        let may_have = |attempt: &&Attempt| !matches!(attempt.ended, Some((_, Heard::Refused)));
+        self.attempts.iter().filter(of_session).filter(may_have).any(|attempt| self.over_at(attempt, latest) >= millis)
     }
 }
 
@@ -286,7 +294,11 @@ impl World {
         }
         // What was lost before is waited for in vain a little longer.
         tokio::time::sleep(Duration::from_secs(3)).await;
-        let checked = match world.recovers(count).await {
+        let recovered = world.recovers(count).await;
+        if world.told().attempts.iter().any(|attempt| !matches!(attempt.ended, Some((_, Heard::Done | Heard::Refused)))) {
+            tokio::time::sleep(FINISHED_WITHIN).await;
+        }
+        let checked = match recovered {
             Ok(()) => books::check(&world).await,
             Err(wrong) => Err(wrong),
         };
@@ -730,20 +742,25 @@ impl World {
 
     async fn erase(&self, engine: &Engine, life: u64, tenant: Arc<str>, session: String) {
         let of_session = |row: &Row| *row.tenant == *tenant && row.session == session;
-        let rows = books::rows_of(&self.network.log).into_iter().filter(of_session).map(|row| row.id).collect();
+        let rows: BTreeSet<String> = books::rows_of(&self.network.log).into_iter().filter(of_session).map(|row| row.id).collect();
         let began = self.network.database.millis();
         let number = {
             let mut told = self.told();
-            told.attempts.push(Attempt { tenant: tenant.clone(), session: session.clone(), life, began, ended: None, is_done: false });
+            let (tenant, session, rows) = (tenant.clone(), session.clone(), rows.clone());
+            told.attempts.push(Attempt { tenant, session, life, began, rows, ended: None });
             told.attempts.len() - 1
         };
         let now = engine.clock.read(None).unwrap();
         let erased = engine.erase_session(&tenant, &session, now).await;
         let ended = self.network.database.millis();
         let mut told = self.told();
-        let attempt = &mut told.attempts[number];
-        (attempt.ended, attempt.is_done) = (Some(ended), erased.is_ok());
-        if matches!(erased, Ok(Some(_))) {
+        let heard = match &erased {
+            Ok(Some(erasure)) if !erasure.waiting.is_empty() => Heard::Begun,
+            Ok(_) => Heard::Done,
+            Err(_) => Heard::Refused,
+        };
+        told.attempts[number].ended = Some((ended, heard));
+        if heard == Heard::Done && matches!(erased, Ok(Some(_))) {
             told.erasures.push(Erasure { session: session.clone(), rows, life });
             drop(told);
             self.network.trace(("erased", &session));

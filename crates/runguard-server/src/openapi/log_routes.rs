@@ -508,7 +508,10 @@ pub(super) fn log_routes() -> Vec<(&'static str, Value)> {
     let circuit = json!({"$ref": "#/components/schemas/Circuit"});
     let cursor = maybe("string");
     let (text, whole) = (json!({"type": "string"}), json!({"type": "integer", "minimum": 0}));
-    let in_path = |name: &str, about: &str| json!({"name": name, "in": "path", "required": true, "description": about, "schema": {"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARS, "pattern": "^[A-Za-z0-9._:~-]+$"}});
+    let in_path_like = |name: &str, about: &str, pattern: &str| json!({"name": name, "in": "path", "required": true, "description": about, "schema": {"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARS, "pattern": pattern}});
+    let in_path = |name: &str, about: &str| in_path_like(name, about, "^[A-Za-z0-9._:~-]+$");
+    // As the guards take it.
+    let session = in_path_like("session_id", "The session.", "[^\\s]");
     let tenant = query("tenant", "Another tenant than the key's own; needs a key of all tenants.", &json!({"type": "string"}));
     let list_schema = json!({"type": "object", "required": ["decisions", "next_cursor"], "properties": {"decisions": {"type": "array", "items": decision}, "next_cursor": cursor}});
     let mut page = json_response("A page.", &list_schema);
@@ -652,7 +655,7 @@ pub(super) fn log_routes() -> Vec<(&'static str, Value)> {
         "operations",
         "erase_session",
         "Removes everything known of a session.",
-        &[in_path("session_id", "The session."), tenant.clone()],
+        &[session.clone(), tenant.clone()],
         (
             200,
             json_response(
@@ -663,14 +666,14 @@ pub(super) fn log_routes() -> Vec<(&'static str, Value)> {
         FIND,
     );
     erase["responses"]["202"] = json_response(
-        "Nothing shows it any more, but a process that reads an old state of a file keeps its bytes there, or another node has yet to confirm. It is finished by itself.",
+        "It has begun, and is finished by itself. `the log` in `pending`: nodes decide alone for it until the shared state and the log are there. Otherwise nothing shows it any more, but a process that reads an old state of a file keeps its bytes there, or another node has yet to confirm.",
         &json!({
             "type": "object",
             "required": ["erased", "pending", "message"],
             "properties": {
                 "erased": {"const": false},
                 "log_entries": {"type": "integer"},
-                "pending": {"type": "array", "items": {"type": "string"}, "description": "The files, or the nodes."},
+                "pending": {"type": "array", "items": {"type": "string"}, "description": "`the log`, the files, or the nodes."},
                 "message": {"type": "string"},
             },
         }),
@@ -692,7 +695,7 @@ pub(super) fn log_routes() -> Vec<(&'static str, Value)> {
         (
             "/v1/sessions/{session_id}",
             json!({
-                "get": operation("log", "session", "A session: timeline, counters, what would be allowed next.", &[vec![in_path("session_id", "The session."), tenant.clone()], paging(1000)].concat(), (200, json_response("The session.", &session_schema)), FIND),
+                "get": operation("log", "session", "A session: timeline, counters, what would be allowed next.", &[vec![session, tenant.clone()], paging(1000)].concat(), (200, json_response("The session.", &session_schema)), FIND),
                 "delete": erase,
             }),
         ),

@@ -12,9 +12,10 @@ use axum::extract::{Path, RawQuery};
 use axum::response::Response;
 use hyper::{HeaderMap, StatusCode};
 use runguard_core::row::{Kind, Outcome};
-use runguard_engine::erasure::Erasure;
+use runguard_engine::erasure::{Erasure, THE_LOG};
 use runguard_http::reply::{JSON, Reply, reply};
 use runguard_insight::insight::session_list::{SessionQuery, SessionSort};
+use runguard_store::StoreError;
 use serde_json::json;
 
 pub(crate) async fn list(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
@@ -97,11 +98,25 @@ async fn remove(app: &App, session_id: &str, raw: Option<&str>, headers: &Header
     let values = query(raw, &["tenant"])?;
     let tenant = auth::tenant_to_change(&caller, values.get("tenant").map(String::as_str))?;
     let unknown = || Problem::unknown_in(&tenant, "session", &caller);
-    let erasure = app.engine.erase_session(&tenant, session_id, now).await?.ok_or_else(unknown)?;
-    let Erasure { log_rows, waiting } = erasure;
+    // Whoever asked may go away in the middle: it goes on to its end.
+    let (engine, of, session) = (app.engine.clone(), tenant.clone(), session_id.to_owned());
+    let erased = tokio::spawn(async move { engine.erase_session(&of, &session, now).await }).await;
+    let erased = erased.unwrap_or_else(|error| Err(StoreError::NotErased(error.to_string()))).map_err(|error| match error {
+        StoreError::Write(why) | StoreError::Read(why) | StoreError::NotErased(why) => {
+            tracing::warn!(why, "a session was not erased");
+            StoreError::NotErased(why)
+        }
+        StoreError::Stopping => StoreError::Stopping,
+    });
+    let Erasure { log_rows, waiting } = erased?.ok_or_else(unknown)?;
     if waiting.is_empty() {
         tracing::info!(rows = log_rows, "a session was erased");
         return Ok(reply(StatusCode::OK, JSON, json!({"erased": true, "log_entries": log_rows}).to_string()));
+    }
+    if waiting.iter().any(|what| what == THE_LOG) {
+        let message = "It has begun and is not finished: the shared state or the log is away or behind. Until it is, nodes decide alone for the session, and mark their answers. RunGuard goes on by itself and finishes, also after a restart. Ask again to hear how it stands.";
+        let body = json!({"erased": false, "log_entries": log_rows, "pending": waiting, "message": message});
+        return Ok(reply(StatusCode::ACCEPTED, JSON, body.to_string()));
     }
     let message = format!(
         "No answer shows the session any more, but its bytes may still be in {}: a file waits for another process that reads an old state of it, or is large; a node has yet to confirm, or is away. RunGuard goes on by itself and finishes, also after a restart. Ask again to hear how it stands.",

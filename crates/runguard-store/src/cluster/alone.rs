@@ -53,18 +53,8 @@ impl Alone {
     /// Refuses when the disk that may be used is used. Looked at now and then: a step writes little.
     fn check_room(&self) -> Result<(), StoreError> {
         const LOOK_EVERY: u64 = 64;
-        if self.disk.is_none() && self.steps.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) {
-            let bytes = bytes_in(&self.folder);
-            let before = self.bytes.swap(bytes, Ordering::Relaxed);
-            let (most, passes) = (self.most_bytes, |bound: u64| before < bound && bytes >= bound);
-            if passes(most) {
-                tracing::error!(
-                    bytes,
-                    "what this node decided alone fills the disk it may use: requests fail until the shared state is back, or store.alone_mb is raised"
-                );
-            } else if passes(most / 2) {
-                tracing::warn!(bytes, most, "what this node decided alone fills half of the disk it may use (store.alone_mb)");
-            }
+        if self.steps.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) {
+            self.weigh();
         }
         if self.bytes.load(Ordering::Relaxed) < self.most_bytes {
             return Ok(());
@@ -72,6 +62,24 @@ impl Alone {
         Err(StoreError::Write(
             "the shared state is away, and what this node decided alone fills the disk it may use; bring the state back, or raise store.alone_mb".into(),
         ))
+    }
+
+    /// Looks how much of the disk is used.
+    pub(super) fn weigh(&self) {
+        if self.disk.is_some() {
+            return;
+        }
+        let bytes = bytes_in(&self.folder);
+        let before = self.bytes.swap(bytes, Ordering::Relaxed);
+        let (most, passes) = (self.most_bytes, |bound: u64| before < bound && bytes >= bound);
+        if passes(most) {
+            tracing::error!(
+                bytes,
+                "what this node decided alone fills the disk it may use: requests fail until the shared state is back, or store.alone_mb is raised"
+            );
+        } else if passes(most / 2) {
+            tracing::warn!(bytes, most, "what this node decided alone fills half of the disk it may use (store.alone_mb)");
+        }
     }
 
     pub(crate) fn waiting(&self) -> u64 {

@@ -38,8 +38,8 @@ const TRIES_TOGETHER: u32 = 3;
 const ROWS_AT_FIRST: usize = 250;
 /// The bytes that are read before they are brought.
 const BYTES_OF_PART: usize = 8 << 20;
-/// Well before what is said of rows on their way ends.
-const SAY_AGAIN: Duration = Duration::from_secs(5);
+/// Well before what is said of rows on their way ends, and before it is not said any more that a session was erased.
+const SAY_AGAIN: Duration = Duration::from_secs(2);
 
 /// Tends to what is on its way: rows that may have to be sent again, and those that were decided alone.
 pub(crate) async fn run(inner: &Inner) {
@@ -50,6 +50,9 @@ pub(crate) async fn run(inner: &Inner) {
     loop {
         tokio::time::sleep(if inner.health.is_behind() { SHORT_PULSE } else { PULSE }).await;
         confirm(inner).await;
+        if inner.alone.waiting() > 0 {
+            inner.alone.weigh();
+        }
         if !inner.health.wait_until_back(Duration::ZERO).await {
             continue;
         }

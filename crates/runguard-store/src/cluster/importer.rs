@@ -4,7 +4,7 @@
 //! With one log for all nodes one of them does it; that two may believe to be the one costs nothing but a refused transaction.
 
 use crate::cluster::entry;
-use crate::cluster::link::EntryId;
+use crate::cluster::link::{EntryId, LinkError};
 use crate::cluster::log::{Imported, Positions};
 use crate::cluster::recovery::Erasures;
 use crate::cluster::{Inner, from_the_start};
@@ -34,17 +34,34 @@ pub(crate) async fn run(inner: &Inner) {
     let mut retired: Option<tokio::time::Instant> = None;
     loop {
         if inner.log.is_shared() && !inner.leads("import").await {
+            // Whoever leads now learns it of what it writes; this node does not.
+            if inner.health.is_log_away() && inner.log.probe().await.is_ok() {
+                inner.health.log_sound();
+            }
             tokio::time::sleep(TURN).await;
             continue;
         }
-        if let Err(error) = while_leading(inner, &mut retired).await {
-            inner.health.log_away(&error);
+        if let Err(trouble) = while_leading(inner, &mut retired).await {
+            match trouble {
+                Trouble::Log(error) => inner.health.log_away(&error),
+                // Whoever tends to the database's health says so. The log may be there.
+                Trouble::Streams(_) => {}
+            }
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
     }
 }
 
-async fn while_leading(inner: &Inner, retired: &mut Option<tokio::time::Instant>) -> Result<(), StoreError> {
+/// What keeps rows from the log.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Trouble {
+    #[error(transparent)]
+    Streams(#[from] LinkError),
+    #[error(transparent)]
+    Log(#[from] StoreError),
+}
+
+async fn while_leading(inner: &Inner, retired: &mut Option<tokio::time::Instant>) -> Result<(), Trouble> {
     let mut reading = start(inner).await?;
     // Begun again when the streams are empty: the log is never further behind for it than this.
     let mut rest = REST;
@@ -86,7 +103,7 @@ pub(crate) struct Reading {
 
 /// Begins where the log is. A database that was emptied begins its streams anew, before where we were; one that was put back to an earlier
 /// state has what was erased since.
-pub(crate) async fn start(inner: &Inner) -> Result<Reading, StoreError> {
+pub(crate) async fn start(inner: &Inner) -> Result<Reading, Trouble> {
     let known = inner.log.positions(inner.partitions).await?;
     let mut positions = from_the_start(inner.partitions);
     for (partition, at) in known {
@@ -102,11 +119,10 @@ pub(crate) async fn start(inner: &Inner) -> Result<Reading, StoreError> {
 
 /// One step: what the streams have after the positions, into the log. `None`: another node was faster, a session was erased, or the
 /// streams could not be cut; begin with [`start`].
-pub(crate) async fn import_once(inner: &Inner, reading: &Reading, wait_millis: u64) -> Result<Option<Positions>, StoreError> {
+pub(crate) async fn import_once(inner: &Inner, reading: &Reading, wait_millis: u64) -> Result<Option<Positions>, Trouble> {
     let from = &reading.positions;
-    let failed = |error: crate::cluster::link::LinkError| StoreError::Read(error.to_string());
     let at_once = reading.entries.load(Ordering::Relaxed);
-    let entries = inner.link.entries(from.clone(), at_once, wait_millis).await.map_err(failed)?;
+    let entries = inner.link.entries(from.clone(), at_once, wait_millis).await?;
     if entries.is_empty() {
         return Ok(Some(from.clone()));
     }
@@ -150,7 +166,7 @@ pub(crate) async fn import_once(inner: &Inner, reading: &Reading, wait_millis: u
 }
 
 /// Takes what the log has out of the streams.
-async fn cut(inner: &Inner, read: Positions) -> Result<(), StoreError> {
+async fn cut(inner: &Inner, read: Positions) -> Result<(), LinkError> {
     let gone = if inner.log.is_shared() {
         read
     } else {
@@ -160,7 +176,7 @@ async fn cut(inner: &Inner, read: Positions) -> Result<(), StoreError> {
     if gone.is_empty() {
         return Ok(());
     }
-    inner.link.trim(gone).await.map_err(|error| StoreError::Write(error.to_string()))
+    inner.link.trim(gone).await
 }
 
 /// The rows of all streams in the order they were decided: by the time of their entries, and within a millisecond by their ids,

@@ -108,13 +108,13 @@ impl ClusterLog {
         each!(self, log => log.knows(ids).await)
     }
 
-    /// Removes the rows of a session and appends the one that says so.
-    pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: RowWithEffects) -> Result<usize, StoreError> {
+    /// Removes the rows of a session up to this one, and appends the one that says so, once. Of a node's own copy the streams tell.
+    pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: RowWithEffects, upto: u64) -> Result<usize, StoreError> {
         match self {
             #[cfg(feature = "postgres")]
-            Self::Postgres(log) => log.erase_session(tenant, session, row).await,
-            Self::Local(log) => log.erase_rows(tenant, session, row.row).await,
-            Self::Memory(log) => log.erase_rows(tenant, session, row.row).await,
+            Self::Postgres(log) => log.erase_session(tenant, session, row, upto).await,
+            Self::Local(_) => Ok(0),
+            Self::Memory(log) => log.erase_rows(tenant, session, row.row, upto).await,
         }
     }
 

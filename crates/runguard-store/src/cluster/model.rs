@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 /// One node's link to a database in memory.
@@ -23,6 +23,9 @@ pub struct ModelLink {
     /// Names this node's count of what it wrote.
     writer: u64,
     wrote: Mutex<u64>,
+    /// Where the fence was last seen, and how often it was seen to have moved.
+    fence: Mutex<(u64, u64)>,
+    stall: Stall,
     /// Whether it notices that the database is older than it was, and takes one whose states began anew: earlier versions do not.
     looks_back: bool,
 }
@@ -30,6 +33,37 @@ pub struct ModelLink {
 /// A copy of everything in the database.
 #[derive(Debug, Clone)]
 pub struct Replica(Model);
+
+/// Lets a link make so many calls more; the next one waits.
+#[derive(Debug, Clone)]
+pub struct Stall(Arc<watch::Sender<u64>>);
+
+impl Default for Stall {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(u64::MAX)))
+    }
+}
+
+impl Stall {
+    pub fn after(&self, calls: u64) {
+        self.0.send_replace(calls);
+    }
+
+    pub fn is_over(&self) {
+        self.after(u64::MAX);
+    }
+
+    async fn pass(&self) {
+        // Whoever owns the sender lives as long as the call.
+        let mut calls = self.0.subscribe();
+        if calls.wait_for(|calls| *calls > 0).await.is_ok() {
+            self.0.send_if_modified(|calls| {
+                *calls = if *calls == u64::MAX { *calls } else { calls.saturating_sub(1) };
+                false
+            });
+        }
+    }
+}
 
 #[derive(Debug)]
 struct Shared {
@@ -108,9 +142,23 @@ impl ModelLink {
         Self { looks_back: false, ..self.another() }
     }
 
+    /// What this link's calls wait for.
+    pub fn stall(&self) -> Stall {
+        self.stall.clone()
+    }
+
     fn of(shared: Arc<Shared>) -> Self {
         let writer = shared.writers.fetch_add(1, Ordering::Relaxed);
-        Self { shared, met: Mutex::default(), ends: Mutex::default(), writer, wrote: Mutex::default(), looks_back: true }
+        Self {
+            shared,
+            met: Mutex::default(),
+            ends: Mutex::default(),
+            writer,
+            wrote: Mutex::default(),
+            fence: Mutex::default(),
+            stall: Stall::default(),
+            looks_back: true,
+        }
     }
 
     pub fn millis(&self) -> i64 {
@@ -189,7 +237,8 @@ impl ModelLink {
         Err(LinkError::Refused(format!("there is no partition {partition}, only {}", self.shared.partitions)))
     }
 
-    fn swap_at_once(&self, swaps: &[Swap]) -> Result<Vec<Swapped>, LinkError> {
+    /// What a call does when it arrives: whether it may, whoever delays it has looked.
+    pub fn arrives(&self, swaps: &[Swap]) -> Result<Vec<Swapped>, LinkError> {
         for swap in swaps {
             self.check_partition(swap.partition)?;
             for cell in &swap.cells {
@@ -299,15 +348,27 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Link for ModelLink {
-    async fn swap_under(&self, swaps: &[Swap], _fences: Option<u64>) -> Result<Vec<Swapped>, LinkError> {
-        self.swap_at_once(swaps)
+    async fn swap_under(&self, swaps: &[Swap], fences: Option<u64>) -> Result<Vec<Swapped>, LinkError> {
+        self.stall.pass().await;
+        {
+            let (fence, mut known) = (self.fence_now(), lock(&self.fence));
+            let is_late = fences.is_some_and(|fences| fences != known.1);
+            if !is_late && fence != known.0 {
+                *known = (fence, known.1 + 1);
+            } else if !is_late {
+                drop(known);
+                return self.arrives(swaps);
+            }
+        }
+        Ok(vec![Swapped::Fenced; swaps.len()])
     }
 
     fn fences_met(&self) -> u64 {
-        0
+        lock(&self.fence).1
     }
 
     async fn load(&self, names: Vec<CellName>) -> Result<Vec<Value>, LinkError> {
+        self.stall.pass().await;
         for name in &names {
             self.check_partition(name.partition())?;
         }
@@ -317,6 +378,7 @@ impl Link for ModelLink {
     }
 
     async fn time(&self) -> Result<i64, LinkError> {
+        self.stall.pass().await;
         Ok(self.millis())
     }
 
@@ -341,6 +403,7 @@ impl Link for ModelLink {
     }
 
     async fn latest(&self) -> Result<Vec<EntryId>, LinkError> {
+        self.stall.pass().await;
         let model = lock(&self.shared.model);
         Ok(model.streams.iter().map(|stream| stream.entries.back().map_or_else(EntryId::default, |(id, _)| *id)).collect())
     }
@@ -366,8 +429,8 @@ impl Link for ModelLink {
         lock(&self.shared.model).run
     }
 
-    /// Nothing is ever under way here: that is for whoever delays its calls to see to.
     async fn fence(&self) -> Result<(), LinkError> {
+        self.stall.pass().await;
         lock(&self.shared.model).fence += 1;
         Ok(())
     }

@@ -74,7 +74,7 @@ pub(crate) async fn say_what_waits(inner: &Inner) -> Result<(), LinkError> {
     let mut is_told = inner.health.ours_behind.load(Ordering::Acquire);
     loop {
         // Before the question: of a fence that is moved meanwhile its answer says nothing.
-        let fences = inner.link.fences_met();
+        let look = erasing::Look::begin(inner);
         let mut found = inner.link.load(vec![name.clone(), erasing::cell()]).await?;
         let (erasures, found) = (found.pop().flatten(), found.pop().flatten());
         let now = inner.clock.now_millis();
@@ -92,7 +92,7 @@ pub(crate) async fn say_what_waits(inner: &Inner) -> Result<(), LinkError> {
         if is_said {
             inner.health.others_behind.store(others, Ordering::Release);
             inner.health.ours_behind.store(until.is_some(), Ordering::Release);
-            inner.erasing.learn(fences, &erasures, now);
+            erasing::learn(inner, look, &erasures).await;
             return Ok(());
         }
         nodes.extend(until.map(|until| (inner.node, until)));
@@ -419,12 +419,15 @@ async fn send_again(inner: &Inner, generation: u64) -> Result<(), LinkError> {
     Ok(())
 }
 
+fn unreadable(error: impl Into<importer::Trouble>) -> LinkError {
+    LinkError::Away(format!("its states cannot be built from the log: {}", error.into()))
+}
+
 /// Fills an empty database with the states that the log's events make.
 async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
     if is_built(inner, generation).await? {
         return Ok(());
     }
-    let unreadable = |error: StoreError| LinkError::Away(format!("its states cannot be built from the log: {error}"));
     // Of a database on several machines a part may have stayed, with the note of the time before.
     let noted = inner.link.load(vec![CellName::new(0, BUILT)]).await?.pop().flatten().map_or(0, |(token, _)| token);
     let positions = inner.log.positions(inner.partitions).await.map_err(unreadable)?;

@@ -219,15 +219,6 @@ impl Embedded {
         Ok(ids.iter().map(|id| latest.known.contains(&xxh3_64(id.as_bytes()))).collect())
     }
 
-    pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: Row) -> Result<usize, StoreError> {
-        if let Some(erased) = self.erase_session(tenant, session, row.clone()).await? {
-            return Ok(erased.log_rows);
-        }
-        // The states were elsewhere: that they went is told all the same.
-        self.append(&row, &[])?.wait().await?;
-        Ok(0)
-    }
-
     pub(crate) async fn effects_since(
         &self,
         since_millis: i64,

@@ -46,7 +46,7 @@ const FINISH: &str = "WITH
     SELECT pg_notify($11, $12)";
 
 /// A session's rows of later than a time.
-const AHEAD: &str = "SELECT id, at FROM runguard_log WHERE session_number = $1 AND tenant = $2 AND session = $3 AND at > $4";
+const AHEAD: &str = "SELECT id, at FROM runguard_log WHERE session_number = $1 AND tenant = $2 AND session = $3 AND seq <= $4 AND at > $5";
 
 /// How an import went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -273,13 +273,14 @@ impl PgLog {
         read.await.map_err(|failure: Failure| self.unread(&failure))
     }
 
-    /// Removes a session's rows and appends `row`, which says that this took place. Gives how many went. Counts by minute
-    /// stay: they name nobody.
-    pub async fn erase_session(&self, tenant: &str, session: &str, row: RowWithEffects) -> Result<usize, StoreError> {
+    /// Removes a session's rows up to this number and appends `row`, which says that this took place, unless it is there. Gives how many
+    /// went. Counts by minute stay: they name nobody.
+    pub async fn erase_session(&self, tenant: &str, session: &str, row: RowWithEffects, upto: u64) -> Result<usize, StoreError> {
         let rows = [row];
+        let upto = i64::try_from(upto).unwrap_or(i64::MAX);
         let work = async {
-            match self.try_erase(tenant, session, &rows, Caution::Hopeful).await {
-                Err(failure) if failure.is_conflict() => self.try_erase(tenant, session, &rows, Caution::Careful).await,
+            match self.try_erase(tenant, session, upto, &rows, Caution::Hopeful).await {
+                Err(failure) if failure.is_conflict() => self.try_erase(tenant, session, upto, &rows, Caution::Careful).await,
                 done => done,
             }
         };
@@ -297,15 +298,22 @@ impl PgLog {
         read.await.map_err(|failure: Failure| self.unread(&failure))
     }
 
-    async fn try_erase(&self, tenant: &str, session: &str, rows: &[RowWithEffects; 1], caution: Caution) -> Result<(usize, u64), Failure> {
+    async fn try_erase(
+        &self,
+        tenant: &str,
+        session: &str,
+        upto: i64,
+        rows: &[RowWithEffects; 1],
+        caution: Caution,
+    ) -> Result<(usize, u64), Failure> {
         let mut wire = self.inner.writers.begin().await?;
         let last = hold_counter(&mut wire).await?;
-        let sql = "DELETE FROM runguard_log WHERE session_number = $1 AND tenant = $2 AND session = $3";
+        let sql = "DELETE FROM runguard_log WHERE session_number = $1 AND tenant = $2 AND session = $3 AND seq <= $4";
         let number = self.names().session_number(tenant, session);
         let (tenant, session) = (to_kept(tenant), to_kept(session));
         let at = rows[0].row.at;
-        let values: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 4] =
-            [(&number, Type::INT8), (&tenant, Type::TEXT), (&session, Type::TEXT), (&at, Type::INT8)];
+        let values: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 5] =
+            [(&number, Type::INT8), (&tenant, Type::TEXT), (&session, Type::TEXT), (&upto, Type::INT8), (&at, Type::INT8)];
         // A node whose clock is ahead may have decided after the erasure, by its own time.
         let ahead = wire.query_typed(AHEAD, &values).await?;
         let (mut numbers, mut times) = (vec![number], vec![at]);
@@ -313,7 +321,7 @@ impl PgLog {
             numbers.push(Names::row_number(row.try_get(0)?));
             times.push(row.try_get(1)?);
         }
-        let erased = wire.execute_typed(sql, &values[..3]).await?;
+        let erased = wire.execute_typed(sql, &values[..4]).await?;
         let remember = "INSERT INTO runguard_erased (session_number, at) SELECT number, max(at) FROM unnest($1::bigint[], $2::bigint[]) AS taken (number, at) GROUP BY number
             ON CONFLICT (session_number) DO UPDATE SET at = greatest(runguard_erased.at, excluded.at)";
         wire.execute_typed(remember, &[(&numbers, Type::INT8_ARRAY), (&times, Type::INT8_ARRAY)]).await?;

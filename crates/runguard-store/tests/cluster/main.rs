@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
-use runguard_store::cluster::link::{About, CellName, Link as _, Swap};
+mod erasing;
+
+use runguard_store::cluster::link::{About, CellName, Link as _, Swap, Swapped};
 use runguard_store::cluster::model::ModelLink;
 use runguard_store::cluster::{Portions, entry};
 use runguard_store::{
@@ -13,6 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use xxhash_rust::xxh3::xxh3_128;
 
 const TENANT: &str = "tenant";
 const SUM: u8 = 1;
@@ -65,6 +68,10 @@ impl Together {
 }
 
 async fn join(link: &ModelLink, log: LogKept, folder: PathBuf, number: usize) -> Arc<Cluster> {
+    join_by(link.another(), log, folder, number).await
+}
+
+async fn join_by(link: ModelLink, log: LogKept, folder: PathBuf, number: usize) -> Arc<Cluster> {
     let options = ClusterOptions {
         folder,
         memory_bytes: 1 << 20,
@@ -83,7 +90,7 @@ async fn join(link: &ModelLink, log: LogKept, folder: PathBuf, number: usize) ->
         // Its last bit is no part of who a node is.
         seed: 1000 + 2 * number as u64,
     };
-    Arc::new(Cluster::join(link.another(), log, options, RULES).await.unwrap())
+    Arc::new(Cluster::join(link, log, options, RULES).await.unwrap())
 }
 
 fn summed(key: Key) -> Cell<'static> {
@@ -92,6 +99,13 @@ fn summed(key: Key) -> Cell<'static> {
 
 fn key(session: &str) -> Key {
     Key::new(Family::Session, TENANT, session)
+}
+
+/// Where its state is.
+fn name_of_sum(session: &str) -> CellName {
+    let bytes =
+        [&[Family::Session as u8][..], &xxh3_128(&[&[0], TENANT.as_bytes(), &[0], session.as_bytes()].concat()).to_be_bytes(), &[SUM]];
+    CellName::new(3, xxh3_128(&bytes.concat()))
 }
 
 fn row(session: &str) -> Row {
@@ -311,7 +325,10 @@ async fn what_arrives_after_its_session_was_erased_stays_out_of_the_log() {
     let about = late.about(About::offered(4, 1, Names::PLAIN)).await.unwrap();
     let later = RowWithEffects { row: Row { at: 1_700_000_000_001, ..row("gone") }, ..RowWithEffects::default() };
     let entries = [entry::encode(&erased), entry::encode(std::slice::from_ref(&later))];
-    late.swap(&entries.map(|entry| Swap { partition: 3, cells: Vec::new(), entry })).await.unwrap();
+    // After the fence it is sent a second time.
+    let swaps = entries.map(|entry| Swap { partition: 3, cells: Vec::new(), entry });
+    assert_eq!(late.swap(&swaps).await.unwrap(), [Swapped::Fenced, Swapped::Fenced]);
+    assert_eq!(late.swap(&swaps).await.unwrap(), [Swapped::Done, Swapped::Done]);
     assert_eq!(Some(about.generation), together.link.generation());
     together.nodes[0].flush().await.unwrap();
     let found = together.nodes[0].rows(filter(), Order::OldestFirst, None, 10).await.unwrap();
@@ -388,7 +405,8 @@ async fn what_was_decided_by_a_clock_that_was_ahead_stays_erased_too() {
     let send = async |at: i64, id: &str| {
         let row = Row { at, id: id.to_owned(), ..row("gone") };
         let entry = entry::encode(&[RowWithEffects { row, ..RowWithEffects::default() }]);
-        late.swap(&[Swap { partition: 3, cells: Vec::new(), entry }]).await.unwrap();
+        let swaps = [Swap { partition: 3, cells: Vec::new(), entry }];
+        while late.swap(&swaps).await.unwrap() == [Swapped::Fenced] {}
         together.nodes[0].flush().await.unwrap();
     };
     send(1_700_000_060_000, "ahead").await;

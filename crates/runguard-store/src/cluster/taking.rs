@@ -1,0 +1,210 @@
+//! What an erasure takes away, and in which order.
+//!
+//! First everything is looked through that is there; then the session is [held](super::erasing::hold), and what came meanwhile is looked through
+//! as well. Only then something goes: the states that its rows made, those that came about in other sessions' steps, and at last the rows. From the
+//! first state on it is finished, whoever does it: as long as some of it is there, the rows say what else there is.
+
+use crate::cluster::entry::{self, decode_row, encode_row};
+use crate::cluster::erasing::{APART_MILLIS, Going, Held, Hold, hold};
+use crate::cluster::link::{CellName, Put, Swap, SwapCell, Swapped};
+use crate::cluster::{
+    CATCH_UP_HELD, FLUSH, Inner, LOG_BEHIND, ROWS_OF_SESSION, TOMBSTONE_MILLIS, claim_of, foreign_cells_of, read_foreign_cells, recovery,
+};
+use crate::error::StoreError;
+use crate::key::{Family, Key};
+use crate::log::{Order, RowFilter, RowWithEffects, encode_erasure};
+use crate::store::{Cell, Erased};
+use futures_util::future::FutureExt as _;
+use runguard_core::row::Row;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// States taken away in one call.
+const AT_ONCE: usize = 500;
+/// How long a stream at its bound is waited for.
+const ROOM: Duration = Duration::from_secs(5);
+
+/// Whose everything goes.
+#[derive(Debug, Clone, Copy)]
+struct Whose<'a> {
+    tenant: &'a str,
+    session: &'a str,
+    entry: Key,
+}
+
+/// What its rows tell of: the last of them, how many there are, the latest of their times, and where their states are.
+#[derive(Debug, Default)]
+struct Found {
+    upto: Option<u64>,
+    rows: usize,
+    latest: i64,
+    names: BTreeSet<CellName>,
+}
+
+impl Found {
+    /// Looks through the rows that were not seen before.
+    async fn look_on(&mut self, inner: &Inner, Whose { tenant, session, entry }: Whose<'_>) -> Result<(), StoreError> {
+        let filter = RowFilter { tenant: Some(tenant.into()), session: Some(session.into()), ..RowFilter::default() };
+        loop {
+            let found = inner.log.rows_with_effects(filter.clone(), Order::OldestFirst, self.upto, ROWS_OF_SESSION).await?;
+            let Some(last) = found.last() else { return Ok(()) };
+            self.upto = Some(last.row.seq);
+            self.rows += found.len();
+            for kept in &found {
+                self.latest = self.latest.max(kept.row.at);
+                let happened = kept.happened();
+                let first =
+                    happened.iter().find_map(|effect| (inner.rules.group)(inner.names, tenant, effect.key, effect.slot, &effect.label));
+                for effect in happened.iter().filter(|effect| effect.key == entry || effect.key.family == Family::Idempotency) {
+                    self.names.insert(inner.name(&inner.cell_of(tenant, effect.key, effect.slot, &effect.label, first)));
+                    if effect.key.family == Family::Idempotency {
+                        self.names.insert(inner.name(&claim_of(effect.key)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether there is nothing, also of what other sessions' steps made.
+    async fn is_nothing(&self, inner: &Inner, Whose { tenant, entry, .. }: Whose<'_>) -> Result<bool, StoreError> {
+        if self.rows > 0 {
+            return Ok(false);
+        }
+        let foreign = inner.foreign_cells(entry).await?;
+        let cells: Vec<Cell<'_>> = foreign.iter().map(|(slot, label)| inner.cell_of(tenant, entry, *slot, label, None)).collect();
+        Ok(inner.load(&cells).await?.iter().all(Option::is_none))
+    }
+}
+
+pub(super) async fn erase(inner: &Arc<Inner>, tenant: &str, session: &str, row: Row) -> Result<Option<Erased>, StoreError> {
+    if let Some(why) = inner.health.why() {
+        return Err(StoreError::NotErased(format!("{why}; what it lost may still come back to the log; try again")));
+    }
+    if !inner.caught_up(FLUSH).await {
+        return Err(StoreError::NotErased(LOG_BEHIND.into()));
+    }
+    let whose = Whose { tenant, session, entry: inner.names.key(Family::Session, tenant, session) };
+    // Most of it while the session is still decided for: what comes meanwhile is little.
+    let mut found = Found::default();
+    found.look_on(inner, whose).await?;
+    if found.is_nothing(inner, whose).await? {
+        return Ok(None);
+    }
+    let Some((held, was_another)) = hold(inner, whose.entry, Hold::InTurn).await? else { return Ok(None) };
+    if was_another {
+        found = Found::default();
+    }
+    let erased = held.while_held(erase_held(inner, &held, whose, found, row).boxed()).await;
+    let is_going = held.is_going();
+    held.let_go().await;
+    match erased {
+        Err(error) if is_going => Ok(Some(Erased { log_rows: 0, unfinished: Some(error.to_string()) })),
+        erased => erased,
+    }
+}
+
+/// Erases a session that nobody decides for meanwhile.
+async fn erase_held(inner: &Inner, held: &Held, whose: Whose<'_>, mut found: Found, mut row: Row) -> Result<Option<Erased>, StoreError> {
+    if !inner.caught_up(CATCH_UP_HELD).await {
+        return Err(StoreError::NotErased(LOG_BEHIND.into()));
+    }
+    found.look_on(inner, whose).await?;
+    if !held.is_going() && found.is_nothing(inner, whose).await? {
+        return Ok(None);
+    }
+    // After every row of the session that there is, by whatever node's clock. What is decided later has a later time.
+    row.at = row.at.max(found.latest.min(inner.clock.now_millis() + APART_MILLIS));
+    let going = Going { tenant: whose.tenant.to_owned(), session: whose.session.to_owned(), row: encode_row(&row, &[])? };
+    held.goes(row.at, &going).await?;
+    let log_rows = take(inner, held, whose, &found, row).await?;
+    held.is_done().await?;
+    Ok(Some(Erased { log_rows, unfinished: None }))
+}
+
+/// Finishes what somebody else has begun.
+pub(super) async fn finish(inner: &Arc<Inner>, entry: Key, going: Going) -> Result<(), StoreError> {
+    let Some((held, _)) = hold(inner, entry, Hold::IfLeft).await? else { return Ok(()) };
+    let whose = Whose { tenant: &going.tenant, session: &going.session, entry };
+    let row = decode_row(&going.row).ok_or_else(|| StoreError::NotErased("what its node left cannot be read".into()))?;
+    let finished = held.while_held(erase_held(inner, &held, whose, Found::default(), row).boxed()).await;
+    held.let_go().await;
+    finished.map(|_| tracing::info!("an erasure was finished that another node, or an earlier try, had begun"))
+}
+
+/// Takes everything, while it is held.
+async fn take(inner: &Inner, held: &Held, whose: Whose<'_>, found: &Found, row: Row) -> Result<usize, StoreError> {
+    let Whose { tenant, session, entry } = whose;
+    remove(inner, held, found.names.iter().cloned().collect()).await?;
+    // Another session's step may note one meanwhile: the list goes only as it was read.
+    let list = inner.name(&foreign_cells_of(entry));
+    loop {
+        let failed = |error: crate::cluster::link::LinkError| StoreError::NotErased(error.to_string());
+        let listed = inner.link.load(vec![list.clone()]).await.map_err(failed)?.pop().flatten();
+        let (expect, foreign) = listed.map_or((0, Vec::new()), |(token, state)| (token, read_foreign_cells(&state)));
+        let cells = foreign.iter().map(|(slot, label)| inner.name(&inner.cell_of(tenant, entry, *slot, label, None)));
+        remove(inner, held, cells.collect()).await?;
+        let left = held.swap(&[taken_away(inner, list.clone(), expect)]).await?;
+        if !left.iter().any(|answer| matches!(answer, Swapped::Raced(_))) {
+            inner.cells.forget(&list);
+            break;
+        }
+    }
+    recovery::confirm(inner).await;
+    held.look().await?;
+    if inner.log.is_shared() {
+        let erasure = RowWithEffects { row, effects: encode_erasure(std::iter::once(&entry)) };
+        let log_rows = inner.log.erase_rows(tenant, session, erasure, found.upto.unwrap_or(0)).await?;
+        // So that a database which is put back to the time before is seen to be older.
+        add(held, vec![Swap { partition: 0, cells: Vec::new(), entry: entry::encode(&[]) }]).await?;
+        return Ok(log_rows);
+    }
+    // Every node has a copy: the streams tell all of them, this one too. Each of them does: what is decided later stands behind it.
+    let erasure = entry::encode(&[RowWithEffects { row, effects: entry::erasure_of(inner.names.session_number(tenant, session)) }]);
+    let swap = |partition| Swap { partition, cells: Vec::new(), entry: erasure.clone() };
+    add(held, (0..inner.partitions).map(swap).collect()).await?;
+    inner.caught_up(FLUSH).await;
+    Ok(found.rows)
+}
+
+/// What stands for a cell afterwards: whatever is still under way to it finds another token.
+fn taken_away(inner: &Inner, name: CellName, expect: u64) -> Swap {
+    let put = Put::Set { token: inner.token(), state: Vec::new(), keep_millis: TOMBSTONE_MILLIS };
+    Swap { partition: name.partition(), cells: vec![SwapCell { name, expect, put }], entry: Vec::new() }
+}
+
+/// Takes cells away, whatever others do to them meanwhile.
+async fn remove(inner: &Inner, held: &Held, mut names: Vec<CellName>) -> Result<(), StoreError> {
+    while !names.is_empty() {
+        let some: Vec<CellName> = names.drain(names.len().saturating_sub(AT_ONCE)..).collect();
+        let there = inner.link.load(some.clone()).await.map_err(|error| StoreError::NotErased(error.to_string()))?;
+        let tokens = there.iter().map(|value| value.as_ref().map_or(0, |(token, _)| *token));
+        let swaps: Vec<Swap> = some.iter().cloned().zip(tokens).map(|(name, expect)| taken_away(inner, name, expect)).collect();
+        for (name, answer) in some.into_iter().zip(held.swap(&swaps).await?) {
+            match answer {
+                // Looked at again.
+                Swapped::Raced(_) => names.push(name),
+                Swapped::Done | Swapped::Full | Swapped::Fenced => inner.cells.forget(&name),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds entries to streams, as soon as there is room.
+async fn add(held: &Held, mut swaps: Vec<Swap>) -> Result<(), StoreError> {
+    let began = Instant::now();
+    loop {
+        let answers = held.swap(&swaps).await?;
+        let mut full = answers.iter().map(|answer| *answer == Swapped::Full);
+        swaps.retain(|_| full.next() == Some(true));
+        if swaps.is_empty() {
+            return Ok(());
+        }
+        if began.elapsed() >= ROOM {
+            return Err(StoreError::NotErased("a stream is at its bound".into()));
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

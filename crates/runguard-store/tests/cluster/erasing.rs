@@ -1,0 +1,199 @@
+//! An erasure whose node stops at any moment: nothing of it was done, or all of it is.
+
+use super::{TENANT, Together, join_by, key, number, row, summed};
+use runguard_core::row::Kind;
+use runguard_store::cluster::model::Stall;
+use runguard_store::{Cell, Change, Cluster, Decided, LogFault, LogKept, Memory, Order, Row, RowFilter, StoreHealth, View, Written};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+const GONE: &str = "gone";
+/// Longer than an erasure has; each has a little more than thirty.
+const CALLS: u64 = 60;
+/// By then another node has finished what was left.
+const FINISHED: Duration = Duration::from_secs(20);
+
+/// Adds one by the shared clock, as guards do. Gives the new sum.
+async fn count(node: &Cluster, sessions: &[&str]) -> (u64, StoreHealth) {
+    let now = node.clock().now_millis();
+    let cells: Vec<Cell<'_>> = sessions.iter().map(|session| summed(key(session))).collect();
+    let step = |view: &View<'_>| {
+        let sum = |cell| number(view.get(cell)) + 1;
+        let change = |cell| Change { cell, events: 1_u64.to_le_bytes().to_vec(), state: sum(cell).to_le_bytes().to_vec() };
+        let row = Row { at: now.max(view.not_before()), ..row(sessions[0]) };
+        Decided::Keep((sum(0), view.store_health()), Written { row, changes: (0..cells.len()).map(change).collect() })
+    };
+    node.apply(&cells, step).await.unwrap()
+}
+
+fn erasure(node: &Cluster) -> Row {
+    Row { kind: "admin".into(), at: node.clock().now_millis(), session: String::new(), ..row("") }
+}
+
+/// What the log has of a session, and what its state says.
+async fn rows_and_sum(node: &Cluster, session: &str) -> (u64, u64) {
+    node.flush().await.unwrap();
+    let filter = RowFilter { session: Some(session.into()), ..RowFilter::default() };
+    let rows = node.rows(filter, Order::OldestFirst, None, 1000).await.unwrap().len() as u64;
+    let states = node.states(TENANT, session).await.unwrap();
+    (rows, states.iter().map(|state| number(Some(&state.state))).sum())
+}
+
+/// Two nodes, and a third one that stops.
+async fn with_one_that_stops() -> (Together, Arc<Cluster>, Stall) {
+    let together = Together::new(2).await;
+    let link = together.link.another();
+    let stall = link.stall();
+    let node = join_by(link, LogKept::Memory(together.log.clone(), Memory::alone()), "/nonexistent".into(), 2).await;
+    for _ in 0..5 {
+        assert_eq!(count(&node, &[GONE, "child"]).await.1, StoreHealth::Sound);
+    }
+    node.flush().await.unwrap();
+    (together, node, stall)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_erasure_whose_node_dies_at_any_moment_took_nothing_or_is_finished() {
+    let mut ends = Vec::new();
+    for calls in 0..CALLS {
+        let (together, node, stall) = with_one_that_stops().await;
+        let other = &together.nodes[0];
+        stall.after(calls);
+        let dying = tokio::spawn({
+            let node = node.clone();
+            async move { node.erase_session(TENANT, GONE, erasure(&node)).await }
+        });
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let is_done =
+            dying.is_finished() && dying.await.unwrap().is_ok_and(|erased| erased.is_some_and(|erased| erased.unfinished.is_none()));
+        drop(node);
+        // Whoever is told that it is sound never finds less than what the log has.
+        for _ in 0..20 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let (sum, health) = count(other, &[GONE]).await;
+            if health == StoreHealth::Sound {
+                let (rows, state) = rows_and_sum(other, GONE).await;
+                assert_eq!((rows, state), (sum, sum), "it died after {calls} calls");
+            }
+        }
+        tokio::time::sleep(FINISHED).await;
+        let (rows, sum) = rows_and_sum(&together.nodes[1], GONE).await;
+        assert_eq!(rows, sum, "it died after {calls} calls");
+        let was_erased = together.log.every_row().iter().any(|row| row.kind == Kind::Admin);
+        assert!(was_erased || !is_done, "after {calls} calls");
+        ends.push((was_erased, is_done));
+        assert_eq!(count(other, &[GONE]).await, (sum + 1, StoreHealth::Sound), "nobody waits for it any more");
+    }
+    for wanted in [(false, false), (true, false), (true, true)] {
+        assert!(ends.contains(&wanted), "it died before, in the middle, and afterwards: {ends:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_erasure_whose_node_stalls_at_any_moment_takes_nothing_of_what_comes_meanwhile() {
+    let mut took = BTreeSet::new();
+    for calls in 0..CALLS {
+        let (together, node, stall) = with_one_that_stops().await;
+        let other = &together.nodes[0];
+        stall.after(calls);
+        let stalled = tokio::spawn({
+            let node = node.clone();
+            async move { node.erase_session(TENANT, GONE, erasure(&node)).await }
+        });
+        tokio::time::sleep(FINISHED).await;
+        let is_erased = || together.log.every_row().iter().any(|row| row.kind == Kind::Admin);
+        let is_finished = is_erased();
+        let mut last = 0;
+        for _ in 0..3 {
+            let (sum, health) = count(other, &[GONE]).await;
+            assert_eq!(health, StoreHealth::Sound, "it stalled after {calls} calls");
+            last = sum;
+        }
+        stall.is_over();
+        let ended = stalled.await.unwrap();
+        tokio::time::sleep(FINISHED).await;
+        let (rows, sum) = rows_and_sum(&together.nodes[1], GONE).await;
+        assert_eq!(rows, sum, "it stalled after {calls} calls: {ended:?}");
+        // One that had not begun may begin now, with all that is there.
+        let is_taken = !is_finished && is_erased();
+        assert_eq!(rows, if is_taken { 0 } else { last }, "it stalled after {calls} calls: {ended:?}");
+        took.insert((is_finished, is_taken));
+    }
+    assert_eq!(took.len(), 3, "another node finished it, it began late, and it was given up: {took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_erasure_that_the_log_does_not_take_is_finished_when_it_does() {
+    let together = Together::new(2).await;
+    for _ in 0..3 {
+        count(&together.nodes[0], &[GONE]).await;
+    }
+    together.nodes[0].flush().await.unwrap();
+    together.log.set_log_fault(LogFault::ErasesNothing);
+    let erased = together.nodes[0].erase_session(TENANT, GONE, erasure(&together.nodes[0])).await.unwrap().unwrap();
+    assert!(erased.unfinished.is_some(), "{erased:?}");
+    for _ in 0..15 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_ne!(count(&together.nodes[1], &["stays"]).await.1, StoreHealth::Away);
+        assert_eq!(count(&together.nodes[1], &[GONE]).await.1, StoreHealth::Away, "its rows are there and its states are not");
+    }
+    together.log.set_log_fault(LogFault::Sound);
+    tokio::time::sleep(FINISHED).await;
+    let (rows, sum) = rows_and_sum(&together.nodes[0], GONE).await;
+    assert_eq!(rows, sum, "what was decided alone meanwhile is a new life");
+    assert!(rows <= 15, "{rows}");
+    assert_eq!(count(&together.nodes[1], &[GONE]).await, (sum + 1, StoreHealth::Sound));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_erasure_that_is_given_up_leaves_nothing_behind() {
+    let together = Together::new(2).await;
+    count(&together.nodes[0], &[GONE]).await;
+    together.nodes[0].flush().await.unwrap();
+    together.log.set_log_fault(LogFault::Away);
+    let refused = tokio::time::timeout(Duration::from_secs(60), together.nodes[0].erase_session(TENANT, GONE, erasure(&together.nodes[0])));
+    assert!(refused.await.unwrap().is_err());
+    assert_eq!(count(&together.nodes[1], &[GONE]).await, (2, StoreHealth::Sound), "nobody waits");
+    together.log.set_log_fault(LogFault::Sound);
+    tokio::time::sleep(FINISHED).await;
+    assert_eq!(rows_and_sum(&together.nodes[0], GONE).await, (2, 2), "nor is it done later");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_several_nodes_erase_at_once_is_erased_once() {
+    let together = Together::new(3).await;
+    for _ in 0..4 {
+        count(&together.nodes[0], &[GONE]).await;
+    }
+    let erasures = together.nodes.iter().map(|node| {
+        let node = node.clone();
+        tokio::spawn(async move { node.erase_session(TENANT, GONE, erasure(&node)).await.unwrap() })
+    });
+    let erased: Vec<_> = futures_util::future::join_all(erasures).await.into_iter().map(Result::unwrap).collect();
+    let rows: usize = erased.iter().flatten().map(|erased| erased.log_rows).sum();
+    assert_eq!(rows, 4, "{erased:?}");
+    assert_eq!(count(&together.nodes[1], &[GONE]).await, (1, StoreHealth::Sound));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_session_got_from_others_is_found_however_its_erasures_come_between() {
+    let together = Together::new(2).await;
+    for round in 0..40_u64 {
+        let asked = (0..4).map(|number| {
+            let node = together.nodes[number % 2].clone();
+            tokio::spawn(async move { count(&node, &["child", "parent"]).await })
+        });
+        let asked: Vec<_> = asked.collect();
+        tokio::time::sleep(Duration::from_millis(round % 7)).await;
+        let eraser = &together.nodes[round as usize % 2];
+        eraser.erase_session(TENANT, "parent", erasure(eraser)).await.unwrap();
+        for one in asked {
+            one.await.unwrap();
+        }
+        // However little is left, it is found: by a second erasure as well.
+        together.nodes[1].erase_session(TENANT, "parent", erasure(&together.nodes[1])).await.unwrap();
+        let left: Vec<_> = together.link.cells().into_iter().filter(|(name, ..)| *name == super::name_of_sum("parent")).collect();
+        assert!(left.iter().all(|(.., state)| state.is_empty()), "in round {round}: {left:?}");
+    }
+}
