@@ -939,7 +939,10 @@ mod tests {
         assert_eq!(Prices::origin().date.len(), "2026-10-21".len());
         let whole: serde_json::Value = serde_json::from_str(include_str!("../data/prices.json")).unwrap();
         assert_eq!(whole["models"].as_object().unwrap().len(), TABLE.models.len(), "a line is a model");
-        assert!(TABLE.models.is_sorted_by(|one, other| one.order(&other.id.to_ascii_lowercase()).is_lt()), "in the order of ids in lower case");
+        assert!(
+            TABLE.models.is_sorted_by(|one, other| one.order(&other.id.to_ascii_lowercase()).is_lt()),
+            "in the order of ids in lower case"
+        );
         for model in &TABLE.models {
             let id = model.id;
             let price = model.price();

@@ -346,9 +346,7 @@ impl Gateway {
             Says::Name(run) => run,
             // What the provider does not keep can only be sent whole.
             Says::Begins(begins) if api != Api::Responses || members.get("store") == Some("false") => begins.alike(),
-            Says::Begins(begins) => {
-                Box::pin(self.run_of_beginning(&guards, &begins, &parts.headers, &members, &mut found_again)).await
-            }
+            Says::Begins(begins) => Box::pin(self.run_of_beginning(&guards, &begins, &parts.headers, &members, &mut found_again)).await,
         };
         guards.call = PassedCall {
             upstream: passing.upstream.as_str().into(),

@@ -6,10 +6,11 @@ use runguard_core::ledger::Limits;
 use runguard_core::money::NanoDollars;
 use runguard_core::object::Object;
 use runguard_core::prices::{USUAL_BYTES_A_TOKEN, UnknownModelError, Usage};
-use runguard_core::run::{
-    Asked as AskedOfModel, Ceilings, Loops, ModelCall, Money, Progress, Question, Refusal as RunRefusal, Run, ServiceBudget, Unanswered, Used,
-};
 use runguard_core::run::reply::decision;
+use runguard_core::run::{
+    Asked as AskedOfModel, Ceilings, Loops, ModelCall, Money, Progress, Question, Refusal as RunRefusal, Run, ServiceBudget, Unanswered,
+    Used,
+};
 use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_engine::telemetry::TraceContext;
 use runguard_engine::{Answered, Asked, Caller, Engine, Safe};

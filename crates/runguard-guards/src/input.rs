@@ -306,7 +306,8 @@ impl<'a> Input<'a> {
             input.values.push((field.name, as_it_is(field, value)?));
         }
         let is_there = |field: &Field| !field.required || input.find(field.name).is_some();
-        let is_twice = |field: &Field| field.instead_of.is_some_and(|other| input.find(field.name).is_some() && input.find(other).is_some());
+        let is_twice =
+            |field: &Field| field.instead_of.is_some_and(|other| input.find(field.name).is_some() && input.find(other).is_some());
         fields.iter().all(|field| is_there(field) && !is_twice(field)).then_some(input)
     }
 

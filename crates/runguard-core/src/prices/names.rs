@@ -92,7 +92,11 @@ const PROFILES: &[&str] = &["us.", "eu.", "apac.", "global.", "us-gov.", "au.", 
 /// A name as it stands, in lower case: the first of its spellings.
 pub(super) fn plain(name: &str) -> Cow<'_, str> {
     let name = name.trim();
-    if name.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase()) { Cow::Borrowed(name) } else { Cow::Owned(name.to_lowercase()) }
+    if name.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase()) {
+        Cow::Borrowed(name)
+    } else {
+        Cow::Owned(name.to_lowercase())
+    }
 }
 
 /// In lower case, the closest first, each once.

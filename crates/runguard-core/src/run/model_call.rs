@@ -872,7 +872,8 @@ mod tests {
         let ask = sent(run.finish_model(call, counted(&Usage::new(300, 40)), &price), "/guard/budget/commit", commit);
         assert!(matches!(run.told(ask, Some(r#"{"allow":true}"#)), Progress::Done));
 
-        let [forgotten, logged] = [json!("forgotten"), Value::Null].map(|refused| json!({"if_refused": refused, "input_tokens": 500, "usd": null}));
+        let [forgotten, logged] =
+            [json!("forgotten"), Value::Null].map(|refused| json!({"if_refused": refused, "input_tokens": 500, "usd": null}));
         let ask = sent(run.begin_model(asked(2_500), &price, NOW), "/guard/budget/reserve", forgotten.clone());
         let others = r#"{"allow":false,"reason":"budget_exceeded","spent_usd":0.4,"reserved_usd":0.59,"remaining_usd":0.01,"limit_usd":1,"message":"Full."}"#;
         assert!(matches!(run.told(ask, Some(others)), Progress::Busy));
@@ -881,7 +882,10 @@ mod tests {
         let ask = sent(run.told(ask, Some(others)), "/guard/budget/reserve", logged.clone());
         assert!(matches!(run.told(ask, Some(others)), Progress::Refused(Refusal::NotNow(_))), "the last time the log hears it");
         let ask = sent(run.begin_model(Asked { asks_again: true, ..waited }, &price, NOW), "/guard/budget/reserve", forgotten.clone());
-        assert!(matches!(run.told(ask, Some(others)), Progress::Refused(Refusal::NotNow(_))), "who asks again has not asked for the last time");
+        assert!(
+            matches!(run.told(ask, Some(others)), Progress::Refused(Refusal::NotNow(_))),
+            "who asks again has not asked for the last time"
+        );
 
         let ask = sent(run.begin_model(asked(4_096), &price, NOW), "/guard/budget/reserve", json!({}));
         let alone = r#"{"allow":false,"reason":"budget_exceeded","spent_usd":0.99,"reserved_usd":0,"remaining_usd":0.01,"limit_usd":1,"message":"Full."}"#;

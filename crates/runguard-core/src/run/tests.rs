@@ -182,8 +182,15 @@ fn while_a_service_is_away_this_process_looks_itself() {
 fn what_was_spent_while_a_service_is_away_is_told_when_it_is_back() {
     let price: Pricing<'_> = &|_, _| Ok(NanoDollars::ZERO);
     let mut run = over_service(Unanswered::Refused);
-    let asked_for =
-        Asked { model: "m", prompt: Prompt::default(), max_output: Some(10), choices: 1, has_waited: false, asks_again: false, may_fall_back: false };
+    let asked_for = Asked {
+        model: "m",
+        prompt: Prompt::default(),
+        max_output: Some(10),
+        choices: 1,
+        has_waited: false,
+        asks_again: false,
+        may_fall_back: false,
+    };
     let Progress::Ask(ask) = run.begin_model(asked_for, price, NOW) else { panic!("a service is asked") };
     let Progress::Started(call) = run.told(ask, Some(r#"{"allow":true,"reservation_id":"r1"}"#)) else { panic!("granted") };
     let usage = Usage::new(3, 4);

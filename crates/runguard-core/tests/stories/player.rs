@@ -192,7 +192,15 @@ impl<'a> Player<'a> {
     fn begin(&mut self, step: &Value) -> Outcome {
         let (mut prompt, model) = (Prompt::default(), step["model"].as_str().unwrap());
         prompt.add_json(&step["prompt"]);
-        let asked = Asked { model, prompt, max_output: step["max_tokens"].as_u64(), choices: 1, has_waited: false, asks_again: false, may_fall_back: true };
+        let asked = Asked {
+            model,
+            prompt,
+            max_output: step["max_tokens"].as_u64(),
+            choices: 1,
+            has_waited: false,
+            asks_again: false,
+            may_fall_back: true,
+        };
         let progress = self.run.begin_model(asked, &price, NOW);
         let outcome = self.until_done(progress)?;
         self.calls.insert(step["as"].as_str().unwrap().to_owned(), self.begun.take().unwrap());
