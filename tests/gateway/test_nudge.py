@@ -129,7 +129,6 @@ def test_what_is_read_on_for_nobody_takes_nobodys_place(gateway: Any, provider: 
         ask("third")
     for stream in streams:
         stream.close()
-    provider.behaviour = Behaviour()
     deadline = time.monotonic() + 5
     while True:
         try:
