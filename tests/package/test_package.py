@@ -225,6 +225,14 @@ def test_the_wheel_brings_the_library_and_the_program(wheel: Path, tmp_path: Pat
     run(python, "-m", "pip", "check")
 
 
+def test_nothing_in_the_wheel_names_the_folder_it_was_made_in(wheel: Path):
+    """Two folders give the same bytes."""
+    with zipfile.ZipFile(wheel) as archive:
+        described = [name for name in archive.namelist() if not name.endswith((".so", "scripts/runguard"))]
+        assert any("/sboms/" in name for name in described), described
+        assert [name for name in described if str(ROOT).encode() in archive.read(name)] == []
+
+
 def test_uvx_runs_the_package_by_its_name(wheel: Path, tmp_path: Path):
     uv = Path(os.environ.get("RUNGUARD_UV", ROOT / ".cache/uv/bin/uv"))
     if not uv.exists():
