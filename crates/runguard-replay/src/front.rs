@@ -365,7 +365,7 @@ pub(crate) mod tests {
             let mut all: Vec<[Part; TUNED]> = (0..grid.len()).map(|index| grid.parts(grid.candidate(index))).collect();
             assert!(all.len() > 1000);
             let nearest = (0..grid.len()).min_by_key(|index| grid.distance(grid.candidate(*index))).unwrap();
-            assert_eq!(grid.settings(grid.candidate(nearest)), preset.settings());
+            assert_eq!(grid.settings(grid.candidate(nearest)), priced(preset.settings()));
             assert!((0..grid.len()).all(|index| grid.settings(grid.candidate(index)).check().is_ok()));
             all.sort_by_key(|parts| format!("{parts:?}"));
             all.dedup();

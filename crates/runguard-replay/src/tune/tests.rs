@@ -218,7 +218,7 @@ fn examples_are_read_again_with_what_stopped_them() {
     let recorded = Recorded::of(&files, &labels);
     let gathered = gather(&recorded, &options, &mut |runs| told = runs).unwrap();
     assert_eq!((gathered.runs, told, gathered.broken_lines, gathered.steps), (40, 40, 2, 480));
-    let examples = examples(&gathered, &options, &Preset::Coding.settings(), &recorded);
+    let examples = examples(&gathered, &options, options.grid.base(), &recorded);
     assert_eq!(examples.len(), EXAMPLES);
     for example in &examples {
         assert_eq!((example.rule, example.explained.stopped_after), (StallRule::Identical, Some(4)));
