@@ -76,6 +76,8 @@ const FOREIGN: u8 = 254;
 const MOST_FOREIGN: usize = 256;
 /// What a key was first used for. No guard has this slot.
 const CLAIM: u8 = 253;
+/// The gate is shut for longer only when states are built.
+const GATE: Duration = Duration::from_millis(50);
 /// Rows of a session looked at to find its states.
 const ROWS_OF_SESSION: usize = 10_000;
 /// States of endpoints asked for at a time when all of them are looked at.
@@ -456,6 +458,14 @@ impl Inner {
             let sent: Vec<Swap> = fenced.iter().map(|place| swaps[*place].clone()).collect();
             let again = self.link.swap(&sent).await?;
             fenced.into_iter().zip(again).for_each(|(place, answer)| answers[place] = answer);
+        }
+    }
+
+    /// As long as this is kept the states are there: nobody here begins to build them meanwhile.
+    async fn built(&self) -> Result<tokio::sync::RwLockReadGuard<'_, ()>, LinkError> {
+        match tokio::time::timeout(GATE, self.gate.read()).await {
+            Ok(gate) if !self.health.is_unbuilt() => Ok(gate),
+            Ok(_) | Err(_) => Err(LinkError::Away("its states are being built".into())),
         }
     }
 

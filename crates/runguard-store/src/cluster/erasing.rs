@@ -312,7 +312,9 @@ fn not_written(error: LinkError) -> StoreError {
 }
 
 impl Held {
+    /// Not of a database whose states are being built: rows are still sent to it again.
     async fn found(&self) -> Result<Value, LinkError> {
+        let _gate = self.inner.built().await?;
         Ok(self.inner.link.load(vec![cell()]).await?.pop().flatten())
     }
 
@@ -333,6 +335,7 @@ impl Held {
             let put = Put::Set { token: inner.token(), state, keep_millis: FOREVER_MILLIS };
             let expect = found.as_ref().map_or(0, |(token, _)| *token);
             let swap = Swap { partition: 0, cells: vec![SwapCell { name: cell(), expect, put }], entry: Vec::new() };
+            let _gate = inner.built().await?;
             found = match inner.swap(vec![swap]).await?.pop() {
                 Some(Swapped::Raced(mut found)) => found.pop().flatten(),
                 // Without an entry it needs no room, and it minds no fence.
@@ -414,6 +417,7 @@ impl Held {
                 self.seen.store(fences, Ordering::Release);
             }
             let sent: Vec<Swap> = left.iter().map(|place| swaps[*place].clone()).collect();
+            let _gate = self.inner.built().await.map_err(not_written)?;
             let answered = link.swap_under(&sent, Some(fences)).await.map_err(not_written)?;
             left.into_iter().zip(answered).for_each(|(place, answer)| answers[place] = answer);
         }

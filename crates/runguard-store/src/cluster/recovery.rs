@@ -447,6 +447,7 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
         }
     }
     let since = inner.clock.now_millis() - i64::from(inner.options.retention_days) * 24 * 3600 * 1000;
+    let erased_at = inner.log.erased_at().await.map_err(unreadable)?;
     let mut states: BTreeMap<CellName, (u8, Vec<u8>)> = BTreeMap::new();
     let mut endpoints: BTreeSet<String> = BTreeSet::new();
     let mut replay = |at: i64, tenant: &str, effects: &[u8]| {
@@ -485,6 +486,11 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
     if built == 0 && inner.log.generation().await.map_err(unreadable)? == 0 {
         // Nobody has decided anything yet, as far as anybody knows.
         note_settled(inner, inner.link.server_run()).await?;
+    }
+    // Whoever had begun before the states were lost may have erased rows that were read.
+    if inner.log.erased_at().await.map_err(unreadable)? != erased_at {
+        begin_anew(inner, generation).await?;
+        return Err(LinkError::emptied());
     }
     // Before the note: whoever finds it finds the log to agree.
     inner.log.set_generation(generation).await.map_err(unreadable)?;

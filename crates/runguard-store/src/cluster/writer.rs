@@ -17,7 +17,6 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -25,8 +24,6 @@ use tokio::time::Instant;
 const MAX_BATCH: usize = 1024;
 /// Entries looked at for a proposal whose result is not known.
 const LOOK_FOR: usize = 10_000;
-/// The gate is shut for longer only when states are built.
-const GATE: Duration = Duration::from_millis(50);
 
 static MAILBOXES: Mailboxes<ProposalResult> = Mailboxes::new();
 thread_local! {
@@ -164,10 +161,8 @@ async fn send(inner: &Inner, proposals: &[Proposal]) -> Vec<ProposalResult> {
         }
         looked = again;
         let asked = async {
-            match tokio::time::timeout(GATE, inner.gate.read()).await {
-                Ok(_gate) if !inner.health.is_unbuilt() => inner.link.swap_under(&sent, fences).await,
-                Ok(_) | Err(_) => Err(LinkError::Away("its states are being built".into())),
-            }
+            let _gate = inner.built().await?;
+            inner.link.swap_under(&sent, fences).await
         };
         let answered = tokio::time::timeout_at(started + inner.options.patience, asked).await;
         match answered.unwrap_or_else(|_| Err(LinkError::Away("no answer in time".into()))) {
