@@ -11,8 +11,8 @@ use runguard_replay::evaluate::{Progress, Reading, Recorded};
 use runguard_replay::explain::{Explained, ExplainedStep, News, NotFound, Stretch, Wanted, explain, find};
 use runguard_replay::format;
 use runguard_replay::html;
-use std::fmt::Write as _;
 use runguard_replay::replay::learned;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::thread;
 
