@@ -249,7 +249,6 @@ def test_the_command_line_shows_and_changes_it(gateway: Any, provider: Any) -> N
     def cli(*arguments: str) -> str:
         done = run_cli(*arguments, "--url", server.url)
         assert done.returncode == 0, done.stderr
-        assert all(len(line) <= 80 for line in done.stdout.splitlines()), done.stdout
         return done.stdout
 
     spent = cli("spend", "--by", "model", "--since", "7d")
@@ -257,6 +256,7 @@ def test_the_command_line_shows_and_changes_it(gateway: Any, provider: Any) -> N
     assert cli("spend").splitlines()[0].split()[:3] == ["day", "calls", "blocked"]
     assert json.loads(run_cli("spend", "--json", "--url", server.url).stdout)["total"]["calls"] == 2
     first = cli("spend", "--by", "run", "--limit", "1")
+    assert "agent-of-the-night-shift-with-a-long-name " in first, "no name is cut where no person reads"
     assert "1 more are not shown: --limit 2 shows them too." in first and "not shown" not in cli("spend", "--by", "run")
     scopes = cli("spend", "--by", "scope")
     assert "No model call was paid for" not in scopes and "named no scope" in scopes
