@@ -147,7 +147,7 @@ def test_entities_budgets_and_hours(flow):
     shown = overview(flow, since="2d")
     assert shown["entities"] == [{"entity": "email", "hints": 1, "blocked": 1, "sessions": ["s"]}]
     budget = one(shown["budgets"], budget="team")
-    assert (budget["spent_usd"], budget["limit_usd"], budget["tokens"], budget["refused"]) == (2.25, 2.0, 100, 1)
+    assert (budget["spent_usd"], budget["limit_usd"], budget["spent_tokens"], budget["refused"]) == (2.25, 2.0, 100, 1)
     hours = one(shown["hours"], subject="ask_zip")
     assert hours["guard"] == "no_match_reprompt" and hours["total"] == 3
     # Second zero is at eight o'clock.

@@ -67,7 +67,7 @@ def test_a_price_decides_what_is_chosen(traces):
 def test_it_prints_a_table_a_plot_and_the_grid(traces):
     shown = run_cli("tune", traces)
     assert shown.returncode == 0, shown
-    assert "1400 runs" in shown.stdout and "1000 succeeded, 400 failed" in shown.stdout
+    assert "1,400 runs" in shown.stdout and "1,000 succeeded, 400 failed" in shown.stdout
     assert re.search(r"combinations: identical 3, 4, 5, 6, 8, off", shown.stdout), "the grid is stated"
     heading = next(line for line in shown.stdout.splitlines() if "good runs stopped" in line and "identical" in line)
     assert "same_result" in heading and "long_run" in heading, "a column for each rule"

@@ -310,7 +310,11 @@ fn print(summary: &Summary) -> Result<(), Failure> {
     let axis = |(rule, parts): &(StallRule, Vec<Part>)| {
         format!("{} {}", rule.code(), parts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
     };
-    output::prose(&format!("{} combinations: {}", summary.candidates, summary.grid.iter().map(axis).collect::<Vec<_>>().join("; ")))?;
+    output::prose(&format!(
+        "{} combinations: {}",
+        grouped(summary.candidates),
+        summary.grid.iter().map(axis).collect::<Vec<_>>().join("; ")
+    ))?;
     output::line("")?;
     if !summary.front.is_empty() {
         print_front(summary)?;

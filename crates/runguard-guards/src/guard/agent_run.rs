@@ -609,9 +609,9 @@ pub struct Found {
 }
 
 impl Found {
-    /// What was said before, and is said again.
-    fn repeated(verdict: Verdict, tool: String) -> Self {
-        Self { verdict, tool, new_steps: 0, so_far: SoFar::default(), held: None }
+    /// What was said of this run before, and is said again.
+    fn repeated(state: &State, verdict: Verdict, tool: String) -> Self {
+        Self { verdict, tool, new_steps: 0, so_far: SoFar::of(&state.calls, Long::default()), held: None }
     }
 }
 
@@ -659,7 +659,7 @@ impl Decide for Request {
         let news = self.news(state);
         if let Some(held) = &state.held {
             let verdict = Verdict { rung: Rung::Stop, ..Verdict::default() };
-            let found = Found { held: Some(held.note.clone()), ..Found::repeated(verdict, String::new()) };
+            let found = Found { held: Some(held.note.clone()), ..Found::repeated(state, verdict, String::new()) };
             return Ruling { findings: vec![Finding::new(Reason::RunStopped, found.clone(), None)], pass: found, events: Vec::new() };
         }
         // Whoever is told that a run was stopped, and speaks, wants it to go on.
@@ -668,7 +668,7 @@ impl Decide for Request {
         let holds = |stopped: &&Stopped| moment.now.still_counts(stopped.at, settings.rest) && !has_person && is_enforced(stopped);
         if let Some(stopped) = state.stopped.as_ref().filter(holds) {
             let verdict = Verdict { rung: Rung::Stop, rule: Some(stopped.rule), count: stopped.count };
-            let found = Found::repeated(verdict, stopped.tool.clone());
+            let found = Found::repeated(state, verdict, stopped.tool.clone());
             let until = Some(stopped.at.plus(settings.rest));
             let finding = Finding { rule: Some(stopped.rule.reason()), ..Finding::new(Reason::RunStalled, found.clone(), until) };
             return Ruling { findings: vec![finding], pass: found, events: Vec::new() };
@@ -676,7 +676,7 @@ impl Decide for Request {
         // The same question again hears the same: it is no step, and whoever was to be told has not heard it.
         if let Some(judged) = state.judged.as_ref().filter(|judged| news.is_empty() && self.last_step() == Some(judged.step)) {
             let verdict = Verdict { rung: judged.rung, rule: Some(judged.rule), count: judged.count };
-            let found = Found::repeated(verdict, judged.tool.clone());
+            let found = Found::repeated(state, verdict, judged.tool.clone());
             return Ruling { findings: Vec::new(), pass: found, events: Vec::new() };
         }
         // What people say first a door tells again with whatever is done for them: until then nothing need be known of the run.
@@ -684,7 +684,7 @@ impl Decide for Request {
             self.call.is_some() && *state == State::default() && news.iter().all(|step| matches!(step.what, What::UserSpoke));
         // Its tokens count where somebody says how many are much; what is learned is learned without them.
         if is_first_word && settings.thresholds(settings.preset.of(state.calls.kinds())).all.long_run_tokens == 0 {
-            return Ruling { findings: Vec::new(), pass: Found::repeated(Verdict::default(), String::new()), events: Vec::new() };
+            return Ruling { findings: Vec::new(), pass: Found::repeated(state, Verdict::default(), String::new()), events: Vec::new() };
         }
         let mut after = State { stopped: None, ..state.clone() };
         let mut preset = settings.preset.of(after.calls.kinds());
@@ -697,7 +697,7 @@ impl Decide for Request {
             anew.happen(&thresholds, &mut after);
             events.push(anew);
         }
-        let mut found = Found { new_steps: news.len() as u32, ..Found::repeated(Verdict::default(), String::new()) };
+        let mut found = Found { new_steps: news.len() as u32, ..Found::repeated(state, Verdict::default(), String::new()) };
         let mut enforced = found.clone();
         let last_round = news.last().and_then(|step| step.round());
         let last_effect = news.iter().rposition(|step| !matches!(step.what, What::UserSpoke));
