@@ -53,6 +53,8 @@ class Behaviour:
     side_by_side: int = 1
     # Calls of answers that can be referred to have names of their own; some services use them again.
     own_names: bool = False
+    # It knows of conversations, and says which one an answer belongs to; others pay no attention to the member.
+    keeps_conversations: bool = True
     # A body with status 200, in place of an answer in one piece.
     instead: Any = None
     # Instead of what was counted.
@@ -126,6 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
     # Head and body are two writes: the second would wait for the first to be confirmed, 40 ms.
     disable_nagle_algorithm = True
     server: _Http
+    number = 0
 
     def log_message(self, *args: object) -> None:
         pass
@@ -139,6 +142,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(raw)
         with provider.lock:
             provider.asked.append(Asked(self.path, body, raw, {name.lower(): value for name, value in self.headers.items()}))
+            # What its answer is called to its end, whoever asks meanwhile.
+            self.number = len(provider.asked)
         behaviour = provider.behaviour
         if self.path.startswith("/model/"):
             bedrock_wire.answer(self, raw, WORD)
@@ -178,7 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
         message: dict[str, Any] = {"role": "assistant", "content": WORD * write}
         if behaviour.call:
             name, arguments = behaviour.call
-            call = {"id": f"call_{len(self.server.provider.asked)}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+            call = {"id": f"call_{self.number}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
             message = {"role": "assistant", "content": None, "tool_calls": [call]}
             why = "tool_calls"
         answer = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": body["model"],
@@ -197,7 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
         time.sleep(behaviour.thinking)
         if behaviour.call:
             name, arguments = behaviour.call
-            call = {"index": 0, "id": f"call_{len(self.server.provider.asked)}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+            call = {"index": 0, "id": f"call_{self.number}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
             yield None, chunk([{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": None}])
             why = "tool_calls"
         else:
@@ -215,14 +220,16 @@ class _Handler(BaseHTTPRequestHandler):
                 "content": [{"type": "output_text", "text": WORD * write, "annotations": []}]}
         counts = done and self.server.provider.behaviour.counts
         items = self._response_calls() if self.server.provider.behaviour.call else [item]
-        return {"id": f"resp_{len(self.server.provider.asked)}", "object": "response", "created_at": 1, "status": status, "model": body["model"],
+        named = body.get("conversation") if self.server.provider.behaviour.keeps_conversations else None
+        kept = {"conversation": {"id": named["id"] if isinstance(named, dict) else named}} if named else {}
+        return {**kept, "id": f"resp_{self.number}", "object": "response", "created_at": 1, "status": status, "model": body["model"],
                 "output": items if done else [], "parallel_tool_calls": True, "tool_choice": "auto", "tools": [],
                 "usage": {"input_tokens": read, "output_tokens": write, "total_tokens": read + write} if counts else None}
 
     def _response_calls(self) -> list[dict[str, Any]]:
         behaviour = self.server.provider.behaviour
         name, arguments = behaviour.call or ("", {})
-        unique = f"{len(self.server.provider.asked)}_" if behaviour.own_names else ""
+        unique = f"{self.number}_" if behaviour.own_names else ""
         return [{"type": "function_call", "id": f"fc_{number}", "call_id": f"call_{unique}{number}", "name": name, "arguments": json.dumps(arguments), "status": "completed"}
                 for number in range(behaviour.side_by_side)]
 
@@ -254,7 +261,7 @@ class _Handler(BaseHTTPRequestHandler):
         stop = "end_turn" if why == "stop" else "max_tokens"
         if behaviour.call:
             name, arguments = behaviour.call
-            content, stop = [{"type": "tool_use", "id": f"toolu_{len(self.server.provider.asked)}", "name": name, "input": arguments}], "tool_use"
+            content, stop = [{"type": "tool_use", "id": f"toolu_{self.number}", "name": name, "input": arguments}], "tool_use"
         answer = {"id": "msg_1", "type": "message", "role": "assistant", "model": body["model"], "content": content,
                   "stop_reason": stop, "stop_sequence": None}
         return {**answer, "usage": {"input_tokens": read, "output_tokens": write}} if behaviour.counts else answer

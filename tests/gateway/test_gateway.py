@@ -288,10 +288,23 @@ def test_what_a_dead_gateway_had_under_way_is_seen_as_overdue(gateway: Any, prov
     assert day["overdue_usd"] == run["budget"]["overdue_usd"]
     shown = run_cli("runs", "--url", server.url)
     assert "overdue" in shown.stdout, shown.stdout
+    overdue = run["budget"]["overdue_usd"]
+
+    def spending() -> dict[str, Any]:
+        told = httpx.get(f"{server.url}/v1/spend", params={"by": "run,day,tenant,model"}).json()
+        return {"total": told["total"], **{group["by"]: group["entries"] for group in told["groups"]}}
+
+    before = spending()
+    assert before["total"]["usd"] == before["total"]["overdue_usd"] == pytest.approx(overdue), "nobody has asked since, and it is paid all the same"
+    assert [(entry["name"], entry["usd"]) for entry in before["run"]] == [("died", pytest.approx(overdue))]
+    assert [entry["usd"] for entry in before["day"]] == [entry["usd"] for entry in before["tenant"]] == [pytest.approx(overdue)]
+    assert before["model"] == [], "of which model is known once it is settled"
+    assert "that nobody settled in time" in run_cli("spend", "--url", server.url).stdout
     provider.behaviour = Behaviour(tokens=5, input_tokens=10)
     chat(server).chat.completions.create(model=CHAT, messages=HELLO, max_tokens=10, extra_headers={"x-runguard-run": "died"})
-    spending = run_cli("spend", "--url", server.url)
-    assert "that nobody settled in time" in spending.stdout, spending.stdout
+    after = spending()
+    assert (after["total"]["overdue_usd"], after["total"]["usd"]) == (pytest.approx(overdue), pytest.approx(overdue + 10 * 2.5e-6 + 5 * 10e-6)), "once"
+    assert "that nobody settled in time" in run_cli("spend", "--url", server.url).stdout
 
 
 def test_nobody_waits_for_what_a_dead_gateway_had_under_way(gateway: Any, provider: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -17,7 +18,7 @@ from test_gateway import CHAT, chat, raw
 def rounds(server: Any, count: int, results: Any = lambda number: "nothing found", kept: str = "previous_response_id", stream: bool = False) -> None:
     """An agent that sends only what its tools gave."""
     client = chat(server)
-    more: dict[str, Any] = {"conversation": "conv_1"} if kept == "conversation" else {}
+    more: dict[str, Any] = {"conversation": "conv_1"} if "conversation" in kept else {}
     asked: Any = "Find it."
     for number in range(count):
         if stream:
@@ -32,10 +33,10 @@ def rounds(server: Any, count: int, results: Any = lambda number: "nothing found
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("kept", ["previous_response_id", "conversation"])
+@pytest.mark.parametrize("kept", ["previous_response_id", "conversation", "conversation that no answer names"])
 def test_a_loop_is_seen_where_only_results_are_sent(gateway: Any, provider: Any, kept: str, stream: bool) -> None:
     server = gateway()
-    provider.behaviour = Behaviour(call=("search", {"query": "rust"}))
+    provider.behaviour = Behaviour(call=("search", {"query": "rust"}), keeps_conversations=kept == "conversation")
     with pytest.raises(openai.APIStatusError) as refused:
         rounds(server, 30, kept=kept, stream=stream)
     assert (refused.value.status_code, refused.value.body["code"], len(provider.asked)) == (402, "run_stalled", 4)
@@ -181,8 +182,8 @@ def test_an_answer_keeps_its_run_and_what_was_said_of_it_over_a_restart(gateway:
     assert (refused.status_code, refused.json()["error"]["code"]) == (402, "run_stopped")
 
 
-def test_what_was_answered_to_another_tenant_is_not_continued_with_the_operators_key(gateway: Any, provider: Any) -> None:
-    server = gateway(environment={"OPENAI_API_KEY": "sk-operators"})
+def keys_of_two_tenants(server: Any) -> tuple[str, str]:
+    """For callers who ask with the operator's key."""
 
     def key(tenant: str) -> str:
         made = run_cli("key", "create", "--data", server.data, "--role", "guard", "--tenant", tenant)
@@ -194,6 +195,57 @@ def test_what_was_answered_to_another_tenant_is_not_continued_with_the_operators
     while [httpx.get(f"{server.url}/openai/v1/models", headers=headers).status_code == 401 for headers in ({}, {"authorization": f"Bearer {bob}"})] != [True, False]:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    return ada, bob
+
+
+def test_an_item_that_was_answered_to_another_tenant_is_not_found_with_the_operators_key(gateway: Any, provider: Any) -> None:
+    server = gateway(environment={"OPENAI_API_KEY": "sk-operators"})
+    ada, bob = keys_of_two_tenants(server)
+
+    def answer(name: str, item: str) -> None:
+        message = {"type": "message", "id": item, "role": "assistant", "content": [{"type": "output_text", "text": "A secret.", "annotations": []}]}
+        provider.behaviour = Behaviour(instead={"id": name, "model": CHAT, "status": "completed", "output": [message], "usage": {"input_tokens": 9, "output_tokens": 9}})
+
+    def ask(key: str, *items: Any, **headers: str) -> httpx.Response:
+        body = {"model": CHAT, "input": [{"role": "user", "content": "What did I say?"}, *items]}
+        return raw(f"{server.url}/openai/v1/responses", body, **{"authorization": f"Bearer {key}", **headers})
+
+    answer("resp_of_ada", "msg_of_ada")
+    ask(ada)
+    answer("resp_of_bob", "msg_of_bob")
+    asked = len(provider.asked)
+    hidden = ask(bob).status_code, json.dumps({"type": "item_reference", "id": "msg_of_ada"}).replace('"id"', '"\\u0069d"').replace("_ada", "_\\u0061da")
+    assert hidden[0] == 200 and json.loads(hidden[1])["id"] == "msg_of_ada"
+    for item in ({"type": "item_reference", "id": "msg_of_ada"}, {"id": "msg_of_ada"}):
+        refused = ask(bob, item)
+        assert (refused.status_code, refused.json()["error"]["message"]) == (404, "Item with id 'msg_of_ada' not found.")
+    written = json.dumps({"model": CHAT, "input": [{"role": "user", "content": "And now?"}]}).replace("}]", "}, " + hidden[1] + "]")
+    refused = httpx.post(f"{server.url}/openai/v1/responses", content=written.encode(), headers={"content-type": "application/json", "authorization": f"Bearer {bob}"})
+    assert refused.status_code == 404, "however it is written"
+    assert len(provider.asked) == asked + 1, "nobody was asked"
+    assert ask(ada, {"type": "item_reference", "id": "msg_of_ada"}).status_code == 200
+    assert ask(bob, {"type": "item_reference", "id": "msg_of_bob"}).status_code == 200
+    assert ask(bob, {"type": "item_reference", "id": "msg_of_nobody"}).status_code == 200, "the provider knows"
+    own = ask("sk-bobs-own", {"type": "item_reference", "id": "msg_of_ada"}, **{"x-runguard-key": bob})
+    assert own.status_code == 200, "with a key of its own the provider knows whose it is"
+
+
+def test_a_name_that_the_provider_does_not_know_shuts_nobody_out(gateway: Any, provider: Any) -> None:
+    server = gateway(environment={"OPENAI_API_KEY": "sk-operators"})
+    ada, bob = keys_of_two_tenants(server)
+    provider.behaviour = Behaviour(keeps_conversations=False)
+
+    def ask(key: str) -> httpx.Response:
+        return raw(f"{server.url}/openai/v1/responses", {"model": CHAT, "input": "Hello.", "conversation": "support"}, authorization=f"Bearer {key}")
+
+    runs = [(answer.status_code, answer.headers.get("x-runguard-run")) for answer in (ask(ada), ask(bob), ask(ada), ask(bob))]
+    assert [status for status, _ in runs] == [200] * 4
+    assert runs[0] == runs[2] != runs[1] == runs[3], "each has a run of its own"
+
+
+def test_what_was_answered_to_another_tenant_is_not_continued_with_the_operators_key(gateway: Any, provider: Any) -> None:
+    server = gateway(environment={"OPENAI_API_KEY": "sk-operators"})
+    ada, bob = keys_of_two_tenants(server)
 
     def ask(**body: Any) -> httpx.Response:
         headers = body.pop("headers")

@@ -560,7 +560,7 @@ pub fn number_of(name: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::leases::MAX_BOOKED;
+    use super::leases::{MOST_BOOKED, MOST_BOOKED_LATELY};
     use super::*;
 
     const KEYS: usize = 8;
@@ -627,9 +627,28 @@ mod tests {
         }
         assert_eq!(
             (many.open(), many.spent(at(302 * 20 + 20)).tokens, many.booked(2).tokens),
-            (MAX_BOOKED + 1, 301 * 40, 0),
-            "the latest are known"
+            (180 + 1, 301 * 40, 0),
+            "those of this hour are known"
         );
+        set_aside(&mut many, 303, 3 * 3600);
+        assert_eq!((many.open(), many.booked(302).tokens), (MOST_BOOKED + 1, 40), "of the day, the latest");
+        let mut at_once = account.clone();
+        for id in 3..3_003 {
+            set_aside(&mut at_once, id, 40);
+        }
+        set_aside(&mut at_once, 3_003, 60);
+        assert_eq!((at_once.open(), at_once.spent(at(60)).tokens), (MOST_BOOKED_LATELY + 1, 3_002 * 40), "so many at once are known");
+        assert_eq!(settle(&at_once, 3_002, 61, 5), (3_001 * 40 + 5, 40));
+        let mut late = Account::default();
+        for id in 0..300 {
+            set_aside(&mut late, id, 0);
+        }
+        set_aside(&mut late, 300, 20);
+        for id in 0..300 {
+            late.apply(&Entry::Settled { id }, at(25), KEYS);
+            late.apply(&Entry::Spent(Cost::tokens(1)), at(25), KEYS);
+        }
+        assert_eq!(late.spent(at(25)).tokens, 300, "of three hundred that are late together none is paid twice");
         let mut daily = Account::default();
         daily.apply(&Entry::Began { ends: at(100) }, at(0), KEYS);
         set_aside(&mut daily, 1, 0);

@@ -15,13 +15,14 @@ use crate::clock::Clock;
 use crate::erasure::Gone;
 use arc_swap::{ArcSwap, Guard};
 use cells::{Cells, Marks};
+use runguard_core::Timestamp;
 use runguard_core::calendar::Zone;
 use runguard_insight::insight::Overview;
 use runguard_insight::insight::consumption::{self, Consumption};
 use runguard_insight::insight::digest::{self, Cell, CellKey, Digest, Dimension, OF_OVERVIEW, Range, Savings};
 use runguard_insight::insight::long_runs::KnownLengths;
 use runguard_insight::insight::session_list::{SessionList, SessionQuery};
-use runguard_insight::insight::spend::{self, By, RunQuery, Runs, Spent, SpentFor};
+use runguard_insight::insight::spend::{self, By, Overdue, RunQuery, Runs, Spent, SpentFor};
 use runguard_store::pace::{Pace, step_back};
 use runguard_store::{Family, Follower, Names, Store, StoreError};
 use std::ops::ControlFlow;
@@ -141,6 +142,16 @@ enum Follows {
     Nothing,
 }
 
+/// What was spent in a range.
+#[derive(Debug)]
+pub(crate) struct Sums {
+    pub(crate) spent: Spent,
+    /// What it was spent for.
+    pub(crate) names: SpentFor,
+    /// Tenant and name of runs that may have something set aside that nobody has settled.
+    pub(crate) unsettled: Vec<(Box<str>, Box<str>)>,
+}
+
 impl Analyst {
     pub fn start(store: &Store, options: AnalystOptions) -> std::io::Result<Self> {
         let mut analyst = Self::idle(store, &options);
@@ -224,10 +235,22 @@ impl Analyst {
         self.read(range, &consumption::READS, make).await
     }
 
-    /// What was spent in the range, and the names of what it was spent for.
-    pub async fn spent(&self, range: Range, zone: Zone, by: Vec<By>) -> Result<(Spent, SpentFor), StoreError> {
-        let make = move |range: &Range, cells: Vec<(CellKey, Cell)>, behind_rows| {
-            (Spent { behind_rows, ..spend::spent(range, &zone, &by, &cells) }, spend::names(range, &cells))
+    /// What was spent in the range, with what is overdue and in no row yet.
+    pub(crate) async fn spent(
+        &self,
+        range: Range,
+        zone: Zone,
+        by: Vec<By>,
+        overdue: Vec<Overdue>,
+        now: Timestamp,
+    ) -> Result<Sums, StoreError> {
+        let make = move |range: &Range, mut cells: Vec<(CellKey, Cell)>, behind_rows| {
+            cells.extend(spend::overdue_cells(&overdue, now));
+            Sums {
+                spent: Spent { behind_rows, ..spend::spent(range, &zone, &by, &cells) },
+                names: spend::names(range, &cells),
+                unsettled: spend::unsettled(range, &cells),
+            }
         };
         self.read(range, &spend::READS, make).await
     }

@@ -3,6 +3,7 @@
 //! Sums come from the cells of the log, as every overview does. How a budget stands is read where it is kept, of those names that
 //! something was spent for: all budgets of a tenant live together, so they are read in one go.
 
+use crate::analyst::Sums;
 use crate::engine::{Engine, cell, label};
 use crate::keys::Caller;
 use runguard_core::calendar::Zone;
@@ -14,7 +15,7 @@ use runguard_guards::guard::agent_run::{self, Control};
 use runguard_guards::guard::budget::{BudgetFigures, Watched};
 use runguard_insight::insight::digest::Range;
 use runguard_insight::insight::digest::spend::{KEY, MODEL, SCOPE};
-use runguard_insight::insight::spend::{BudgetStands, By, Figures, Run, RunQuery, RunState, Runs, Spent};
+use runguard_insight::insight::spend::{BudgetStands, By, Figures, Overdue, Run, RunQuery, RunState, Runs, Spent};
 use runguard_store::{Change, Decided, StoreError, Written};
 use std::collections::BTreeMap;
 
@@ -64,10 +65,34 @@ impl Engine {
         self.store.apply(&cells, |view| Decided::Reply(read(watched, &|number| view.get(number).map(<[u8]>::to_vec)))).await
     }
 
+    /// What runs have paid that no row tells of, because nobody settled it in its time and nobody has asked for them since.
+    async fn overdue(&self, runs: &[(Box<str>, Box<str>)], now: Timestamp) -> Result<Vec<Overdue>, StoreError> {
+        let settings = self.settings.load_full();
+        let mut of_tenant: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (tenant, run) in runs {
+            of_tenant.entry(tenant).or_default().push(run);
+        }
+        let mut overdue = Vec::new();
+        for (tenant, runs) in of_tenant {
+            let policy = settings.policies.for_tenant(tenant);
+            for runs in runs.chunks(MOST_BUDGETS) {
+                let watched: Vec<Watched> = runs.iter().map(|run| Watched::of_run(policy, run)).collect();
+                let found = self.budget_figures(tenant, &watched, now).await?;
+                let nanos = |found: &BudgetFigures| found.overdue.usd.as_nanos().unsigned_abs();
+                let paid = runs.iter().zip(&found).filter(|(_, found)| nanos(found) > 0);
+                overdue.extend(paid.map(|(run, found)| Overdue { tenant: tenant.into(), run: (*run).into(), nanodollars: nanos(found) }));
+            }
+        }
+        Ok(overdue)
+    }
+
     /// What was spent in a range of time, by the days of a time zone; and the shared budgets as they stand.
     pub async fn spent(&self, range: Range, zone: Zone, by: Vec<By>, now: Timestamp) -> Result<Spent, StoreError> {
         let asked = range.filters.tenant.clone();
-        let (mut spent, mut names) = self.analyst.spent(range, zone, by).await?;
+        let first = self.analyst.spent(range.clone(), zone.clone(), by.clone(), Vec::new(), now).await?;
+        let overdue = self.overdue(&first.unsettled, now).await?;
+        let Sums { mut spent, mut names, .. } =
+            if overdue.is_empty() { first } else { self.analyst.spent(range, zone, by, overdue, now).await? };
         // A tenant that has spent nothing has its budgets all the same.
         if let Some(tenant) = asked.or_else(|| names.is_empty().then(|| Caller::open().tenant.to_string())) {
             names.entry(tenant.into()).or_default();

@@ -9,6 +9,7 @@ use crate::bedrock::Family;
 use crate::bedrock::answers::{self, Counted, End};
 use crate::elsewhere;
 use crate::history::{self, OpenCall};
+use crate::identity;
 use crate::members::Members;
 use crate::question::Question;
 use bytes::Bytes;
@@ -43,11 +44,18 @@ pub(crate) struct Account {
     pub(crate) marks: Vec<String>,
     /// What its items can be referred to by.
     pub(crate) items: Vec<String>,
+    /// The conversation that it belongs to, where the provider keeps it.
+    pub(crate) conversation: Option<String>,
+    /// How it was served, where that is known.
+    pub(crate) served: Option<ServiceTier>,
     /// Why it ended, in the provider's word.
     pub(crate) finish: String,
     /// The mistake that it tells of though it came as an answer, as the status that it would have been.
     pub(crate) mistake: Option<StatusCode>,
 }
+
+/// More items of one answer are not remembered.
+const MOST_ITEMS: usize = 256;
 
 /// Members of answers that are not written by the model.
 const NOT_WRITTEN: [&str; 14] = [
@@ -90,6 +98,15 @@ fn usage_of(api: Api, usage: &Value, tier: Option<&str>) -> Option<Usage> {
     usage.filter(|usage| usage.total_tokens() <= MOST_TOKENS)
 }
 
+/// How an answer is served, where it says so: that the provider may choose says nothing. Of a chat every piece says it where there is a choice.
+fn served(api: Api, said: Option<&str>) -> Option<ServiceTier> {
+    match said {
+        Some("auto") => None,
+        Some(tier) => Some(ServiceTier::named(tier)),
+        None => matches!(api, Api::Chat | Api::Completions).then_some(ServiceTier::Standard),
+    }
+}
+
 /// Whether a report has counts, whatever they are.
 fn has_counts(usage: &Value) -> bool {
     let is_count = |(name, value): (&String, &Value)| name.to_ascii_lowercase().contains("token") && !value.is_null() && !value.is_object();
@@ -97,10 +114,17 @@ fn has_counts(usage: &Value) -> bool {
 }
 
 impl Account {
-    /// What questions that follow it need to know of its items. Calls side by side are one attempt, so it takes all of them together.
-    fn with_output(self, output: &str) -> Self {
-        let calls = history::calls(self.id.as_deref().unwrap_or_default(), output);
-        Self { calls, said: history::said(output), marks: history::marks(output), items: elsewhere::names(output), ..self }
+    /// Takes another item of it: what questions that follow it need to know, hashes and names. Items may be long, and are not kept. Calls side by
+    /// side are one attempt, wherever they stand.
+    fn take_item(&mut self, item: &Value) {
+        let item = format!("[{item}]");
+        let calls = history::calls(self.id.as_deref().unwrap_or_default(), &item, self.calls.first());
+        self.calls.extend(calls.into_iter().take(MOST_ITEMS.saturating_sub(self.calls.len())));
+        self.said = if self.calls.is_empty() { history::said(&item).or(self.said.take()) } else { None };
+        if self.marks.is_empty() {
+            self.marks = history::marks(&item);
+        }
+        self.items.extend(elsewhere::names(&item).into_iter().take(MOST_ITEMS.saturating_sub(self.items.len())));
     }
 
     /// No more words than are paid for: a provider that pays no attention to its bound has been cut, or should have been.
@@ -130,7 +154,7 @@ impl Account {
 
     /// What it used: as the provider counted, where that can be; the most there can be where it counted what cannot; else by its size.
     pub(crate) fn used<'a>(&self, question: &Question, paid_output: Option<u64>, room: &'a mut Usage) -> Used<'a> {
-        let by_size = Usage::new(question.prompt.usual_tokens(), usual_tokens(self.bytes));
+        let by_size = question.uncounted(usual_tokens(self.bytes), self.served, paid_output.is_some());
         match self.usage {
             None if self.is_miscounted && paid_output.is_some() => {
                 *room = question.worst(paid_output);
@@ -178,20 +202,21 @@ pub(crate) fn read(api: Api, headers: &HeaderMap, body: &[u8]) -> Account {
     let text = |name: &str| answer.get(name).and_then(Value::as_str);
     let parts = ["choices", "output", "content"].into_iter().filter_map(|name| answer.get(name));
     let usage = answer.get("usage").and_then(|usage| usage_of(api, usage, text("service_tier")));
-    let account = Account {
+    let mut account = Account {
         model: text("model").map(str::to_owned),
         is_miscounted: usage.is_none() && answer.get("usage").is_some_and(has_counts),
         usage,
         bytes: parts.map(written).sum(),
         id: text("id").filter(|_| api == Api::Responses).map(str::to_owned),
+        conversation: answer.get("conversation").filter(|_| api == Api::Responses).and_then(identity::name_of_conversation),
+        served: served(api, text("service_tier")),
         finish,
         mistake: ended::mistake(&answer),
         ..Account::default()
     };
-    match answer.get("output").filter(|_| api == Api::Responses) {
-        Some(output) => account.with_output(&output.to_string()),
-        None => account,
-    }
+    let output = answer.get("output").filter(|_| api == Api::Responses).and_then(Value::as_array);
+    output.into_iter().flatten().for_each(|item| account.take_item(item));
+    account
 }
 
 /// The mistake that an event of a stream tells of, as the status that it would have been.
@@ -233,8 +258,6 @@ pub(crate) struct Meter {
     prompt_tokens: u64,
     reasons: Reasons,
     mistake: Option<StatusCode>,
-    /// Items of a response that are complete.
-    items: Vec<Value>,
 }
 
 /// Takes a later count in place of an earlier one, unless that was larger: some say at the end that they have read nothing.
@@ -252,9 +275,6 @@ fn raise(counted: &mut Value, later: &Value) {
     }
 }
 
-/// More items of one answer are not remembered.
-const MOST_ITEMS: usize = 256;
-
 impl Meter {
     pub(crate) fn new(api: Api, hides_usage: bool) -> Self {
         Self {
@@ -271,7 +291,6 @@ impl Meter {
             prompt_tokens: 0,
             reasons: Reasons::default(),
             mistake: None,
-            items: Vec::new(),
         }
     }
 
@@ -289,15 +308,6 @@ impl Meter {
         self.mistake
     }
 
-    /// How it is served, where that is known: that the provider may choose says nothing. Of a chat each piece says it where there is a choice.
-    pub(crate) fn tier(&self) -> Option<ServiceTier> {
-        match self.tier.as_deref() {
-            Some("auto") => None,
-            Some(tier) => Some(ServiceTier::named(tier)),
-            None => (self.events > 0 && matches!(self.api, Api::Chat | Api::Completions)).then_some(ServiceTier::Standard),
-        }
-    }
-
     /// Whether certainly more was written than so many tokens: hardly any token has so many bytes.
     pub(crate) fn is_beyond(&self, tokens: u64) -> bool {
         const MOST_BYTES_A_TOKEN: u64 = 12;
@@ -312,8 +322,8 @@ impl Meter {
             (usage, metrics) => usage.or(metrics),
         };
         let is_miscounted = usage.is_none() && !self.counted.is_empty();
-        let account = Account { usage, is_miscounted, finish: self.reasons.text(), ..self.account.clone() };
-        if self.items.is_empty() { account } else { account.with_output(&json!(self.items).to_string()) }
+        let served = if self.events > 0 { served(self.api, self.tier.as_deref()) } else { None };
+        Account { usage, is_miscounted, served, finish: self.reasons.text(), ..self.account.clone() }
     }
 
     /// Takes the next event.
@@ -438,16 +448,15 @@ impl Meter {
             let text = |name: &str| response.get(name).and_then(Value::as_str).map(str::to_owned);
             self.account.model = text("model").or(self.account.model.take());
             self.account.id = text("id").or(self.account.id.take());
+            let conversation = response.get("conversation").and_then(identity::name_of_conversation);
+            self.account.conversation = conversation.or(self.account.conversation.take());
             self.tier = text("service_tier").or(self.tier.take());
             self.count(response.get("usage"));
             self.reasons.note_response(response);
             self.latest = response.to_string();
         }
-        if kind == "response.output_item.done"
-            && self.items.len() < MOST_ITEMS
-            && let Some(item) = event.get("item")
-        {
-            self.items.push(item.clone());
+        if kind == "response.output_item.done" {
+            event.get("item").into_iter().for_each(|item| self.account.take_item(item));
         }
         if kind.rsplit('.').next() == Some("delta") {
             self.write(event.get("delta").unwrap_or(&Value::Null));
@@ -597,6 +606,33 @@ mod tests {
         let usage = meter.account().usage.unwrap();
         assert_eq!((usage.input_tokens, usage.cached_tokens, usage.output_tokens), (10, 5, 42));
         assert_eq!(meter.account().bytes, 5);
+    }
+
+    #[test]
+    fn a_stream_is_known_as_the_same_answer_in_one_piece_is_and_its_items_are_not_kept() {
+        let words = "a long story ".repeat(100);
+        let call = |number: u32| json!({"type": "function_call", "id": format!("fc_{number}"), "call_id": format!("c{number}"), "name": "f", "arguments": format!("{{\"q\":\"{words}{number}\"}}")});
+        let message = json!({"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": words}]});
+        for items in [vec![message.clone()], vec![message.clone(), call(1), call(2)], vec![call(1), call(2), message], Vec::new()] {
+            let response = |items: &[Value]| json!({"id": "resp_1", "model": "gpt-5", "status": "completed", "conversation": {"id": "conv_1"}, "service_tier": "default", "output": items});
+            let mut meter = Meter::new(Api::Responses, false);
+            meter.take(&event(&json!({"type": "response.created", "response": response(&[])})));
+            for item in &items {
+                meter.take(&event(&json!({"type": "response.output_item.done", "item": item})));
+            }
+            assert!(!format!("{meter:?}").contains(&words), "what it said is not kept");
+            let whole = read(Api::Responses, &HeaderMap::new(), response(&items).to_string().as_bytes());
+            let streamed = meter.account();
+            assert_eq!((&streamed.calls, &streamed.said), (&whole.calls, &whole.said));
+            assert_eq!((&streamed.marks, &streamed.items), (&whole.marks, &whole.items));
+            assert_eq!((streamed.conversation.as_deref(), whole.conversation.as_deref()), (Some("conv_1"), Some("conv_1")));
+            assert_eq!((whole.calls.len(), whole.said.is_some()), (items.len().saturating_sub(1), items.len() == 1));
+        }
+        let mut many = Meter::new(Api::Responses, false);
+        for number in 0..1_000 {
+            many.take(&event(&json!({"type": "response.output_item.done", "item": call(number)})));
+        }
+        assert_eq!((many.account().calls.len(), many.account().items.len()), (MOST_ITEMS, MOST_ITEMS));
     }
 
     #[test]

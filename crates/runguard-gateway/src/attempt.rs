@@ -337,7 +337,7 @@ impl Asking<'_> {
         let account = answer::read(question.api, &head.headers, &body).within(most_output(question, paid_output));
         let names = if head.status.is_success() { found_again.names(&account) } else { Vec::new() };
         account.tell(&mut guards.call, &names);
-        self.gateway.learn(&self.passing.upstream, payer, question, &account);
+        self.gateway.learn(&self.passing.upstream, &guards.caller.tenant, payer, question, &account);
         let mut counted = Usage::default();
         let told = match account.mistake.filter(|_| head.status.is_success()) {
             Some(mistake) if account.usage.is_none() && account.bytes == 0 => Told::Instead(mistake),

@@ -7,13 +7,14 @@
 
 use crate::Gateway;
 use crate::answer::Account;
-use crate::earlier::{Answer, Named, filed};
+use crate::earlier::{Answer, Named, filed, filed_of_caller};
 use crate::history;
 use crate::identity::{Begins, RunName};
 use crate::members::Members;
 use crate::money::Guards;
 use http::HeaderMap;
 use runguard_core::fingerprint;
+use runguard_engine::Caller;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::PoisonError;
@@ -33,8 +34,8 @@ pub(crate) struct Firsts {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FoundAgain {
     upstream: String,
-    /// The conversation that the provider keeps, where the question names one.
-    conversation: Option<String>,
+    /// The conversation that the question names, and what its name is filed under for this caller alone.
+    conversation: Option<(String, String)>,
     /// The answer that the question follows there.
     follows: Option<(String, Option<u64>)>,
     /// Of a first question: whose it is and how it begins, for conversations that are sent whole.
@@ -44,14 +45,20 @@ pub(crate) struct FoundAgain {
 }
 
 impl FoundAgain {
-    pub(crate) fn new(upstream: &str, conversation: Option<String>, follows: Option<&Answer>) -> Self {
+    pub(crate) fn new(upstream: &str, caller: &Caller, conversation: Option<String>, follows: Option<&Answer>) -> Self {
         let follows = follows.filter(|_| conversation.is_some()).map(Answer::place);
+        let conversation = conversation.map(|name| {
+            let of_caller = filed_of_caller(upstream, caller, &name);
+            (name, of_caller)
+        });
         Self { upstream: upstream.to_owned(), conversation, follows, ..Self::default() }
     }
 
-    /// What the conversation's name is filed under.
-    pub(crate) fn conversation(&self) -> Option<String> {
-        self.conversation.as_ref().map(|name| filed(&self.upstream, name))
+    /// What the conversation's name is filed under. Where an answer says that it belongs to it, the provider keeps it, and it is nobody else's.
+    /// A service that knows of none may be told any name, by anybody: that shuts nobody out.
+    pub(crate) fn conversation(&self, account: &Account) -> Option<String> {
+        let (name, of_caller) = self.conversation.as_ref()?;
+        Some(if account.conversation.as_ref() == Some(name) { filed(&self.upstream, name) } else { of_caller.clone() })
     }
 
     pub(crate) fn follows(&self) -> Option<&(String, Option<u64>)> {
@@ -62,8 +69,8 @@ impl FoundAgain {
     pub(crate) fn names(&self, account: &Account) -> Vec<String> {
         let Some(id) = &account.id else { return Vec::new() };
         let marks = self.beginning.iter().flat_map(|beginning| account.marks.iter().map(move |mark| format!("{beginning}\0{mark}")));
-        let names = std::iter::once(id.clone()).chain(self.conversation.clone()).chain(marks);
-        names.map(|name| filed(&self.upstream, &name)).collect()
+        let filed = |name: String| filed(&self.upstream, &name);
+        std::iter::once(filed(id.clone())).chain(self.conversation(account)).chain(marks.map(filed)).collect()
     }
 }
 

@@ -12,6 +12,7 @@ use crate::money::Guards;
 use runguard_core::fingerprint;
 use runguard_core::reason::GuardName;
 use runguard_core::row::RowRef;
+use runguard_engine::Caller;
 use runguard_guards::logged;
 use runguard_store::{Order, RowFilter};
 use serde::{Deserialize, Serialize};
@@ -94,6 +95,12 @@ pub(crate) fn filed(upstream: &str, name: &str) -> String {
     fingerprint::hex(xxh3_64(format!("{upstream}\0{name}").as_bytes()))
 }
 
+/// The same of a name that the caller chose, and that no answer has said: it is that caller's own, whoever else uses it.
+pub(crate) fn filed_of_caller(upstream: &str, caller: &Caller, name: &str) -> String {
+    // No upstream has a colon in its name, so no name that a provider confirms is filed so.
+    filed(&format!("of:{}\0{}\0{upstream}", caller.tenant, caller.key_id), name)
+}
+
 /// The latest answers, by what their names are filed under.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
@@ -151,7 +158,7 @@ impl Gateway {
             calls: account.calls.iter().take(MOST_CALLS).cloned().collect(),
             said: account.said.clone(),
         });
-        let conversation = found_again.conversation();
+        let conversation = found_again.conversation(account);
         for name in names {
             // What is another tenant's stays so, whatever a provider calls its answers.
             if self.known().by_name.get(name).is_some_and(|known| known.tenant != answer.tenant) {

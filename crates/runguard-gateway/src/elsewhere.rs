@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 /// Above so many tokens some models have a price of their own, whatever the table says of how much they read.
 const LONG: u64 = 200_000;
@@ -46,7 +47,9 @@ pub(crate) fn documents(api: Api, body: &Members<'_>) -> u64 {
 
 /// The items of a list that say which one they are.
 fn items_with_ids(list: &str) -> impl Iterator<Item = Object<'_>> {
-    let items: Vec<&RawValue> = if list.contains("\"id\"") { serde_json::from_str(list).unwrap_or_default() } else { Vec::new() };
+    // Letters may be written otherwise, too.
+    let may_have = list.contains("\"id\"") || list.contains("\\u00");
+    let items: Vec<&RawValue> = if may_have { serde_json::from_str(list).unwrap_or_default() } else { Vec::new() };
     items.into_iter().filter_map(|item| serde_json::from_str::<Object<'_>>(item.get()).ok()).filter(|item| has(item, "id"))
 }
 
@@ -72,7 +75,8 @@ pub(crate) struct Referred {
 }
 
 fn name_of(Object(item): &Object<'_>) -> Option<String> {
-    item.iter().find(|(name, _)| name == "id").map(|(_, id)| id.get().to_owned())
+    let (_, id) = item.iter().find(|(name, _)| name == "id")?;
+    Some(serde_json::from_str(id.get()).unwrap_or_else(|_| id.get().to_owned()))
 }
 
 /// Of a response's input those that say only which one is meant.
@@ -118,30 +122,50 @@ pub(crate) fn names(output: &str) -> Vec<String> {
     items_with_ids(output).filter(|item| WRITTEN.contains(&kind_of(item))).filter_map(|item| name_of(&item)).collect()
 }
 
-/// How long the answers were that items came with: none is longer than its answer.
+/// An item that came by here.
+#[derive(Debug)]
+struct KeptItem {
+    /// Of the answer that it came with: it is no longer than that.
+    tokens: u64,
+    /// Whose it is; nobody's where a provider gives several the same name.
+    tenant: Option<Arc<str>>,
+}
+
+/// Items that came by here, by what their names are filed under.
 #[derive(Debug, Default)]
 pub(crate) struct KeptItems {
-    tokens: HashMap<String, u64>,
+    by_name: HashMap<String, KeptItem>,
     order: VecDeque<String>,
 }
 
 impl KeptItems {
-    pub(crate) fn remember(&mut self, name: String, tokens: u64) {
+    pub(crate) fn remember(&mut self, name: String, tokens: u64, tenant: &Arc<str>) {
         /// More are forgotten, the oldest first.
         const MOST: usize = 100_000;
-        if self.tokens.insert(name.clone(), tokens).is_none() {
-            self.order.push_back(name);
+        if let Some(known) = self.by_name.get_mut(&name) {
+            known.tokens = tokens;
+            known.tenant.take_if(|owner| owner != tenant);
+            return;
         }
+        self.by_name.insert(name.clone(), KeptItem { tokens, tenant: Some(Arc::clone(tenant)) });
+        self.order.push_back(name);
         if self.order.len() > MOST
             && let Some(oldest) = self.order.pop_front()
         {
-            self.tokens.remove(&oldest);
+            self.by_name.remove(&oldest);
         }
+    }
+
+    /// The first that belongs to another tenant.
+    pub(crate) fn of_another<'a>(&self, upstream: &str, tenant: &str, referred: &'a Referred) -> Option<&'a str> {
+        let owner = |name: &str| self.by_name.get(&filed(upstream, name))?.tenant.as_deref();
+        let names = referred.items.iter().chain(&referred.thoughts).map(String::as_str);
+        names.into_iter().find(|name| owner(name).is_some_and(|owner| owner != tenant))
     }
 
     /// The most tokens that those have which came by here, and how many documents the others may be.
     pub(crate) fn most(&self, upstream: &str, referred: &Referred) -> (u64, u64) {
-        let known = |name: &String| self.tokens.get(&filed(upstream, name)).copied();
+        let known = |name: &String| self.by_name.get(&filed(upstream, name)).map(|item| item.tokens);
         let tokens = referred.items.iter().chain(&referred.thoughts).filter_map(known).fold(0, u64::saturating_add);
         let unknown_items = referred.items.iter().filter(|name| known(name).is_none()).count() as u64;
         (tokens, unknown_items + u64::from(referred.thoughts.iter().any(|name| known(name).is_none())))
@@ -216,6 +240,8 @@ mod tests {
             {"type": "function_call_output", "id": "fco_1", "call_id": "c", "output": ""}]);
         assert_eq!(count(whole), (0, 0));
         assert_eq!(count(json!("id")), (0, 0));
+        let hidden = r#"[{"type":"item_reference","\u0069d":"msg_\u0031"}]"#;
+        assert_eq!(referred(hidden).items, ["msg_1"], "however it is written");
         let twice = r#"[{"type":"item_reference","id":"a","id":"b"},{"type":"reasoning","type":"item_reference","id":"a"}]"#;
         assert_eq!(referred(twice), Referred { items: vec![String::new(); 2], thoughts: Vec::new() }, "nobody can say which one is meant");
     }
@@ -225,7 +251,7 @@ mod tests {
         let answer = json!([{"type": "reasoning", "id": "rs_1", "summary": []}, {"type": "message", "id": "msg_1", "content": []}]);
         let mut kept = KeptItems::default();
         for name in names(&answer.to_string()) {
-            kept.remember(filed("openai", &name), 70);
+            kept.remember(filed("openai", &name), 70, &"ada".into());
         }
         let referred = |items: &[(&str, &str)]| {
             let items: Vec<Value> = items.iter().map(|(kind, id)| json!({"type": kind, "id": id})).collect();
@@ -234,6 +260,12 @@ mod tests {
         let both = referred(&[("reasoning", "rs_1"), ("item_reference", "msg_1")]);
         assert_eq!(kept.most("openai", &both), (140, 0));
         assert_eq!(kept.most("azure", &both), (0, 2), "of another provider");
+        let of_another = |kept: &KeptItems, upstream: &str, tenant: &str| kept.of_another(upstream, tenant, &both).map(str::to_owned);
+        assert_eq!(of_another(&kept, "openai", "ada"), None);
+        assert_eq!(of_another(&kept, "openai", "bob").as_deref(), Some("msg_1"));
+        assert_eq!(of_another(&kept, "azure", "bob"), None, "of another provider");
+        kept.remember(filed("openai", "msg_1"), 70, &"bob".into());
+        assert_eq!(of_another(&kept, "openai", "bob").as_deref(), Some("rs_1"), "a name that is given to several is nobody's");
         let more = referred(&[("item_reference", "msg_1"), ("item_reference", "msg_2"), ("item_reference", "msg_3")]);
         assert_eq!(kept.most("openai", &more), (70, 2), "each of the others may be as long as one can");
         let thoughts = referred(&[("reasoning", "rs_7"), ("reasoning", "rs_8")]);

@@ -60,6 +60,9 @@ pub(crate) struct Before<'a> {
     pub(crate) said: Option<&'a str>,
 }
 
+/// What of a step says which others stand beside it.
+const ROUND: &str = "round";
+
 /// The hash of what an answer says, where it asks for no call.
 pub(crate) fn said(output: &str) -> Option<String> {
     let mut said = None;
@@ -101,18 +104,15 @@ pub(crate) fn goes_on(input: &str) -> bool {
     })
 }
 
-/// The calls that an answer of this name asks for, by its output.
-pub(crate) fn calls(answer: &str, output: &str) -> Vec<OpenCall> {
-    let mut round = String::new();
+/// The calls that an answer of this name asks for, by its output or a part of it; `first` is the first one of the parts before.
+pub(crate) fn calls(answer: &str, output: &str, first: Option<&OpenCall>) -> Vec<OpenCall> {
+    let mut round = first.and_then(|call| call.step.get(ROUND)?.as_str()).map(str::to_owned);
     let mut calls = Vec::new();
     for part in responses(output) {
         let Part::Called { id, tool, arguments } = part else { continue };
         // Names of calls may be used again; those of answers are not.
         let step_id = |args: u64| fingerprint::hex(xxh3_64(&[answer.as_bytes(), id.as_bytes(), &args.to_le_bytes()].join(&b"\0"[..])));
-        if round.is_empty() {
-            round = format!("{answer}\0{id}");
-        }
-        let round = fingerprint::hex(xxh3_64(round.as_bytes()));
+        let round = round.get_or_insert_with(|| fingerprint::hex(xxh3_64(format!("{answer}\0{id}").as_bytes()))).clone();
         calls.push(OpenCall { step: called(&tool, arguments, step_id, |_| round), id: id.into_owned() });
     }
     calls
@@ -124,7 +124,7 @@ fn called(tool: &str, arguments: &str, id: impl FnOnce(u64) -> String, round: im
     let (args, does) = (arguments_fingerprint(arguments), effect_of(&tool, arguments).text());
     let id = id(args);
     let mut step = Map::new();
-    step.insert("round".into(), round(&id).into());
+    step.insert(ROUND.into(), round(&id).into());
     step.insert("id".into(), id.into());
     step.insert("tool".into(), if tool.trim().is_empty() { "tool".into() } else { tool.into() });
     step.insert("args".into(), fingerprint::hex(args).into());
@@ -628,7 +628,7 @@ mod tests {
             {"type": "function_call_output", "call_id": "call_0", "output": "nothing found"}]});
         let of_answer = |id: &str| {
             let text = next.to_string();
-            let calls = calls(id, &output.to_string());
+            let calls = calls(id, &output.to_string(), None);
             steps(
                 Api::Responses,
                 &Members::read(text.as_bytes()).unwrap(),

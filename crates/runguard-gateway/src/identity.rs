@@ -170,11 +170,12 @@ pub(crate) fn run_of(headers: &HeaderMap, api: Api, body: &Members<'_>, key: &st
 
 /// The conversation that the provider keeps: its id, or an object with it.
 pub(crate) fn conversation(member: &str) -> Option<String> {
-    match serde_json::from_str(member).ok()? {
-        Value::String(id) => Some(id),
-        Value::Object(fields) => fields.get("id").and_then(Value::as_str).map(str::to_owned),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => None,
-    }
+    name_of_conversation(&serde_json::from_str(member).ok()?)
+}
+
+/// The same, as an answer says it.
+pub(crate) fn name_of_conversation(member: &Value) -> Option<String> {
+    member.as_str().or_else(|| member.get("id")?.as_str()).map(str::to_owned)
 }
 
 /// The words a conversation begins with: what the model is told to be, and the first that a person says.

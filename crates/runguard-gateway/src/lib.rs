@@ -37,7 +37,7 @@ use crate::answer::Account;
 use crate::api::{Api, Kind};
 use crate::attempt::{Asking, Attempt, Candidate, is_packed, send};
 use crate::beginning::{Firsts, FoundAgain};
-use crate::earlier::{Answers, Named, filed};
+use crate::earlier::{Answers, Named, filed, filed_of_caller};
 use crate::elsewhere::{KeptItems, Referred};
 use crate::history::Before;
 use crate::identity::{Follows, RunName, Says};
@@ -52,6 +52,7 @@ use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Request, StatusCode};
 use runguard_core::calendar::Zone;
+use runguard_core::prices::ServiceTier;
 use runguard_core::{GuardName, Reason};
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::secret_files::SecretFiles;
@@ -107,7 +108,9 @@ pub fn own_key(headers: &HeaderMap) -> Option<&str> {
 /// Whether a caller pays with a key of its own: beside ours, or where there are none of ours. Else everyone on this machine would pay with the
 /// operator's.
 fn pays_itself(headers: &HeaderMap, caller: &Caller) -> bool {
-    caller.is_anyone() || (headers.contains_key(&OWN_KEY) && presented_key(headers).is_some())
+    // One of ours in both places pays for nothing.
+    let is_providers = |key: &str| !key.starts_with("rg_");
+    caller.is_anyone() || (headers.contains_key(&OWN_KEY) && presented_key(headers).is_some_and(is_providers))
 }
 
 /// Whether what a caller asks for at the provider is its own: it came with a key by which the provider knows it. Where none is needed, one
@@ -152,17 +155,28 @@ impl Gateway {
         self.kept_items.lock().unwrap_or_else(PoisonError::into_inner).most(upstream, &question.referred)
     }
 
+    /// An item that a question names and that was answered to another tenant alone.
+    fn item_of_another<'a>(&self, upstream: &str, caller: &Caller, referred: &'a Referred) -> Option<&'a str> {
+        if *referred == Referred::default() {
+            return None;
+        }
+        self.kept_items.lock().unwrap_or_else(PoisonError::into_inner).of_another(upstream, &caller.tenant, referred)
+    }
+
     /// Learns from an answer how its upstream serves what leaves that to it, and how long its items can be.
-    fn learn(&self, upstream: &str, payer: Payer, question: &Question, account: &Account) {
+    fn learn(&self, upstream: &str, tenant: &Arc<str>, payer: Payer, question: &Question, account: &Account) {
         if let Some(usage) = account.usage.filter(|_| !account.items.is_empty()) {
             let mut kept = self.kept_items.lock().unwrap_or_else(PoisonError::into_inner);
             for name in &account.items {
-                kept.remember(filed(upstream, name), usage.output_tokens);
+                kept.remember(filed(upstream, name), usage.output_tokens, tenant);
             }
         }
         // What was asked for in words, or has one price, says nothing of how others are served.
-        if let Some(usage) = account.usage.filter(|_| question.leaves_service_open) {
-            self.serving.learn(payer, usage.service_tier);
+        let served = account.usage.map(|usage| usage.service_tier);
+        // One that nobody counted, and broke off, says so much at least.
+        let served = served.or(account.served.filter(|tier| *tier == ServiceTier::Priority));
+        if let Some(tier) = served.filter(|_| question.leaves_service_open) {
+            self.serving.learn(payer, tier);
         }
     }
 
@@ -335,13 +349,22 @@ impl Gateway {
                 Named::Known(_) | Named::Unknown | Named::Foreign => {}
             }
         }
+        if earlier.is_none()
+            && let Some(name) = conversation.as_ref().filter(|_| previous.is_none())
+            && let Named::Known(answer) = Box::pin(self.named(&guards, &filed_of_caller(&passing.upstream, caller, name))).await
+        {
+            earlier = Some(answer);
+        }
+        if let Some(name) = self.item_of_another(&passing.upstream, caller, &question.referred).filter(|_| !asks_for_its_own) {
+            return Err(Refusal::new(StatusCode::NOT_FOUND, "not_found", format!("Item with id '{name}' not found.")));
+        }
         let today = guards.now().map_or_else(String::new, |now| Zone::UTC.date(now));
         let follows = match (&earlier, &follows) {
             (Some(earlier), _) => Follows::Run(&earlier.run),
             (None, Some(name)) => Follows::Unknown(name),
             (None, None) => Follows::Nothing,
         };
-        let mut found_again = FoundAgain::new(&passing.upstream, conversation, earlier.as_deref());
+        let mut found_again = FoundAgain::new(&passing.upstream, caller, conversation, earlier.as_deref());
         let run = match identity::run_of(&parts.headers, api, &members, &caller.key_id, &today, follows) {
             Says::Name(run) => run,
             // What the provider does not keep can only be sent whole.

@@ -9,7 +9,7 @@ use crate::members::{BadBody, Members};
 use crate::thinking;
 use bytes::Bytes;
 use memchr::memmem::Finder;
-use runguard_core::prices::{LONGEST_ANSWER, Prices, Prompt, Usage};
+use runguard_core::prices::{LONGEST_ANSWER, Prices, Prompt, ServiceTier, Usage};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::borrow::Cow;
@@ -256,19 +256,29 @@ impl Question {
 
     /// The most it can have cost: whoever may have been paid is taken to have been. Where nothing is limited, what its prompt usually does.
     pub(crate) fn worst(&self, paid_output: Option<u64>) -> Usage {
+        self.worst_at(self.times_the_price, paid_output)
+    }
+
+    /// The same at so many times the price.
+    pub(crate) fn worst_at(&self, times: Times, paid_output: Option<u64>) -> Usage {
         match paid_output {
-            Some(output) => Usage::new(
-                self.times_the_price.of_read(self.most_prompt),
-                self.times_the_price.of_written(output.saturating_mul(self.choices)),
-            ),
+            Some(output) => Usage::new(times.of_read(self.most_prompt), times.of_written(output.saturating_mul(self.choices))),
             None => Usage::new(self.prompt.usual_tokens(), 0),
         }
     }
 
-    /// What its prompt is booked as where nobody counted it before the answer broke off: by what it can have where something is limited, so that
-    /// leaving often does not pass a limit.
-    pub(crate) fn prompt_left(&self, is_limited: bool) -> Usage {
-        if is_limited { self.worst(Some(0)) } else { Usage::new(self.prompt.usual_tokens(), 0) }
+    /// How many times the usual price it may cost, now that it is known how it was served: before others, though it was not taken to be.
+    pub(crate) fn times_served(&self, served: Option<ServiceTier>) -> Times {
+        if served == Some(ServiceTier::Priority) { self.times_the_price.max(self.times_if_first) } else { self.times_the_price }
+    }
+
+    /// Tokens that nobody has counted, at the price of how they were served. Where that is not known and something is limited, at the dearest.
+    pub(crate) fn uncounted(&self, output: u64, served: Option<ServiceTier>, is_limited: bool) -> Usage {
+        let read = self.prompt.usual_tokens();
+        match served {
+            None if is_limited => Usage::new(self.times_the_price.of_read(read), self.times_the_price.of_written(output)),
+            served => Usage::new(read, output).in_tier(served.unwrap_or_default()),
+        }
     }
 
     /// Takes another measure of the prompt, by one who knows where in this text something is enclosed.
@@ -508,9 +518,8 @@ mod tests {
             );
         }
         let seen = read(Api::Messages, &image);
-        assert_eq!(seen.prompt_left(true).input_tokens, seen.most_words + 10_000, "an image is set aside as 5,000 tokens, and booked so");
-        assert_eq!(seen.worst(Some(1)).input_tokens, seen.most_words + 10_000);
-        assert_eq!(seen.prompt_left(false).input_tokens, seen.prompt.usual_tokens());
+        assert_eq!(seen.worst(Some(0)).input_tokens, seen.most_words + 10_000, "an image is set aside as 5,000 tokens, and booked so");
+        assert_eq!(seen.uncounted(7, None, false), Usage::new(seen.prompt.usual_tokens(), 7));
         for words in [json!({"url": format!("data:image/{picture}")}), json!({"mime": "image/png", "data": picture})] {
             let schema = json!({"model": "m", "messages": [], "tools": [{"name": "f", "input_schema": {"examples": [words]}}]});
             let called = json!({"model": "m", "messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": words}]}]});

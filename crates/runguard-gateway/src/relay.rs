@@ -22,7 +22,7 @@ use http::response::Parts;
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::Either;
 use hyper::body::Incoming;
-use runguard_core::prices::{ServiceTier, Usage};
+use runguard_core::prices::{ServiceTier, Usage, usual_tokens};
 use runguard_core::run::Used;
 use runguard_engine::settings::WhenCallerLeaves;
 use runguard_http::load::Share;
@@ -155,7 +155,7 @@ async fn follow(
     let account = meter.account();
     let names = found_again.names(&account);
     account.tell(&mut guards.call, &names);
-    gateway.learn(&guards.call.upstream, payer, &question, &account);
+    gateway.learn(&guards.call.upstream, &guards.caller.tenant, payer, &question, &account);
     let mut counted = Usage::default();
     let used = used(&question, &meter, &account, ended, paid_output, &mut counted);
     gateway.runs.settle(&guards, set_aside, used).await;
@@ -198,15 +198,20 @@ fn used<'a>(
     }
     // It was ended here while it may have been thinking: how much, nobody will say.
     if is_limited && question.thinks && !account.is_counted() && matches!(ended, Ended::CallerLeft | Ended::Stopped) {
-        *room = question.worst(paid_output);
+        *room = question.worst_at(question.times_served(account.served), paid_output);
         return Used::Counted { model: None, usage: room };
     }
     // One that was cut has certainly written more than it was asked for.
     let bytes = if ended == Ended::Cut { account.bytes } else { account.within(most).bytes };
     let Some(usage) = account.usage else {
-        *room = question.prompt_left(is_limited);
-        let is_dearer = paid_output.is_some() && meter.tier().is_none_or(|tier| tier != ServiceTier::Standard);
-        let bytes = if is_dearer { question.times_the_price.of_written(bytes) } else { bytes };
+        if !is_limited {
+            *room = question.uncounted(usual_tokens(bytes), account.served, paid_output.is_some());
+            return Used::Counted { model: None, usage: room };
+        }
+        let times = question.times_served(account.served);
+        *room = question.worst_at(times, Some(0));
+        let is_dearer = account.served != Some(ServiceTier::Standard);
+        let bytes = if is_dearer { times.of_written(bytes) } else { bytes };
         return Used::BrokenOff { model: None, usage: room, bytes };
     };
     *room = usage;
@@ -468,6 +473,45 @@ mod tests {
         let words = prop::collection::vec("[a-z]{0,14} ?", 0..30);
         (api, 0u64..40, words, tier, prop_oneof![Just(None), Just(Some("stop"))])
             .prop_map(|((api, model), thought, words, tier, stops)| Told { api, model, thought, words, tier, stops })
+    }
+
+    #[test]
+    fn what_nobody_counted_costs_what_it_was_served_at() {
+        let body =
+            json!({"model": "gpt-5.5", "messages": [{"role": "user", "content": "Say hello, and go on."}], "stream": true}).to_string();
+        let question = Question::read(Api::Chat, &KnownAs::itself("gpt-5.5"), &Members::read(body.as_bytes()).unwrap()).unwrap();
+        let cost = |usage: &Usage| Prices::bundled().cost("gpt-5.5", usage, &UnknownModel::Error).unwrap().0;
+        let is_whole = |ended| ended == Ended::ByProvider;
+        for tier in ["default", "priority"] {
+            let told =
+                Told { api: Api::Chat, model: "gpt-5.5", thought: 0, words: vec!["word".to_owned(); 40], tier: Some(tier), stops: None };
+            let events = told.events(10, 40);
+            // Without the piece that counts.
+            let (came, done) = (&events[..40], events.last().unwrap());
+            for (ended, paid) in [
+                (Ended::Broken, None),
+                (Ended::CallerLeft, None),
+                (Ended::ByProvider, None),
+                (Ended::ByProvider, Some(100)),
+                (Ended::Broken, Some(100)),
+                (Ended::CallerLeft, Some(100)),
+            ] {
+                let mut meter = Meter::new(Api::Chat, false);
+                came.iter().chain([done].into_iter().filter(|_| is_whole(ended))).for_each(|event| drop(meter.take(event)));
+                let mut room = Usage::default();
+                let booked = match used(&question, &meter, &meter.account(), ended, paid, &mut room) {
+                    Used::Counted { usage, .. } => cost(usage),
+                    Used::BrokenOff { usage, bytes, .. } => cost(&Usage { output_tokens: usual_tokens(bytes), ..*usage }),
+                    other => panic!("{other:?}"),
+                };
+                let usual = cost(&Usage::new(question.prompt.usual_tokens(), usual_tokens(40 * 4)).in_tier(ServiceTier::named(tier)));
+                if paid.is_none() || is_whole(ended) {
+                    assert_eq!(booked, usual, "{tier} {ended:?} {paid:?}");
+                } else {
+                    assert!(booked >= usual, "{tier} {ended:?} {paid:?}");
+                }
+            }
+        }
     }
 
     proptest! {

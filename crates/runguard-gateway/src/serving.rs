@@ -61,7 +61,7 @@ mod tests {
                 json!({"model": model, "service_tier": served, "usage": {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}});
             let account = answer::read(api, &HeaderMap::new(), answer.to_string().as_bytes());
             assert!(account.usage.is_some());
-            gateway.learn("openai", payer, &question, &account);
+            gateway.learn("openai", &"t".into(), payer, &question, &account);
             gateway.serves_as_usual(payer)
         };
         assert!(!is_as_usual_after(Api::Chat, "gpt-5.5", json!("default"), "default"), "it was asked for");

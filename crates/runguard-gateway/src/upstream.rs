@@ -211,11 +211,12 @@ pub(crate) fn project(headers: &HeaderMap, credentials: &Credentials<'_>) -> Vec
     OF_A_PROJECT.iter().map(values).collect::<Vec<_>>().join(&b'\n')
 }
 
-/// Whether a value is a key of ours, which is nobody's business elsewhere.
-fn is_own_key(value: &HeaderValue) -> bool {
+/// Whether a value has a key of ours anywhere, which is nobody's business elsewhere.
+fn has_own_key(value: &HeaderValue) -> bool {
     let bytes = value.as_bytes();
-    let token = bytes.iter().position(|byte| *byte == b' ').map_or(bytes, |blank| &bytes[blank + 1..]);
-    token.trim_ascii().starts_with(b"rg_") || memchr::memmem::find(bytes, b"Credential=rg_").is_some()
+    let begins_a_word =
+        |at: usize| at.checked_sub(1).is_none_or(|before| !(bytes[before].is_ascii_alphanumeric() || b"_-".contains(&bytes[before])));
+    memchr::memmem::find_iter(bytes, b"rg_").any(begins_a_word)
 }
 
 /// Who pays the provider.
@@ -275,7 +276,7 @@ pub(crate) fn without_hop(headers: &HeaderMap) -> HeaderMap {
             && !name.as_str().starts_with("x-runguard-")
     };
     let mut out = HeaderMap::with_capacity(headers.len() + MOST_OWN);
-    for (name, value) in headers.iter().filter(|(name, value)| travels(name) && !is_own_key(value)) {
+    for (name, value) in headers.iter().filter(|(name, value)| travels(name) && !has_own_key(value)) {
         out.append(name.clone(), value.clone());
     }
     out
@@ -363,6 +364,7 @@ mod tests {
             ("x-api-key", "rg_a_b"),
             ("anthropic-beta", "a"),
             ("x-stainless-lang", "python"),
+            ("x-org", "org_1"),
             ("accept-encoding", "gzip"),
             ("cookie", "session=1"),
             ("x-http-method-override", "POST"),
@@ -372,13 +374,15 @@ mod tests {
             ("x-forwarded-for", "10.0.0.1"),
             ("openai-organization", "org-callers"),
             ("openai-project", "proj-callers"),
+            ("x-list", "a,rg_a_b"),
+            ("x-words", "my key is rg_a_b"),
         ] {
             headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
         let ours = travelling(&headers, Dialect::Anthropic, &Credentials::Ours { key: "sk-provider".into(), header: "" }).unwrap();
         let mut names: Vec<&str> = ours.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
-        assert_eq!(names, ["accept-encoding", "anthropic-beta", "x-api-key", "x-stainless-lang"]);
+        assert_eq!(names, ["accept-encoding", "anthropic-beta", "x-api-key", "x-org", "x-stainless-lang"]);
         assert_eq!((ours["x-api-key"].to_str().unwrap(), ours["accept-encoding"].to_str().unwrap()), ("sk-provider", "identity"));
         let callers = travelling(&headers, Dialect::OpenAi, &Credentials::Callers).unwrap();
         assert!(callers.get("authorization").is_none(), "a key of ours goes nowhere");

@@ -131,6 +131,9 @@ pub struct Spending<'a> {
     pub is_spent: bool,
     /// Whether it asks if something may be spent.
     pub asks: bool,
+    /// Whether it sets something aside, or says what became of it.
+    pub sets_aside: bool,
+    pub settles: bool,
     /// The public id of the key that it was asked with.
     pub key: Option<Cow<'a, str>>,
     /// What was used, where it was spent.

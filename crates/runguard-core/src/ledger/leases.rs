@@ -6,8 +6,12 @@ use crate::packed::{Packed, serialise_packed};
 use crate::time::{Span, Timestamp};
 use std::collections::BTreeMap;
 
-/// Reservations of one account that are booked as paid because nobody settled them, and may still be settled for what they cost: the latest.
-pub(super) const MAX_BOOKED: usize = 128;
+/// Reservations of one account that are booked as paid because nobody settled them, and may still be settled for what they cost: the latest
+/// whose time was over in this hour, and of the day. Most that are late are so by minutes; what a holder that died had set aside is settled
+/// by nobody, and need not be carried along for long.
+pub(super) const MOST_BOOKED_LATELY: usize = 1_024;
+pub(super) const MOST_BOOKED: usize = 128;
+const LATELY: Span = Span::from_seconds(3600);
 /// How long after its time a reservation may still be settled in the place of what was booked for it.
 const MAY_STILL_BE_SETTLED: Span = Span::from_seconds(24 * 3600);
 
@@ -205,8 +209,11 @@ impl Leases {
         let mut booked: Vec<(Timestamp, u64)> =
             by_number.iter().filter(|(_, lease)| lease.is_booked()).map(|(id, lease)| (lease.expires, id)).collect();
         booked.sort_unstable();
-        for (_, id) in booked.iter().take(booked.len().saturating_sub(MAX_BOOKED)) {
-            by_number.remove(*id);
+        let beyond = |most: usize| booked.len().saturating_sub(most);
+        for (number, (expires, id)) in booked.iter().take(beyond(MOST_BOOKED)).enumerate() {
+            if number < beyond(MOST_BOOKED_LATELY) || at >= expires.plus(LATELY) {
+                by_number.remove(*id);
+            }
         }
         *self = Self::of(by_number);
         paid
@@ -222,7 +229,10 @@ impl Leases {
 
     fn of(by_number: ByNumber) -> Self {
         let leases = || by_number.iter().map(|(_, lease)| lease);
-        let (sum, earliest) = (sum_of(leases()), leases().map(Lease::is_due_at).min());
+        let booked = || leases().filter(|lease| lease.is_booked());
+        // Of so many the first does not stay for as long as it could.
+        let leaves = if booked().count() > MOST_BOOKED { booked().map(|lease| lease.expires.plus(LATELY)).min() } else { None };
+        let (sum, earliest) = (sum_of(leases()), leases().map(Lease::is_due_at).chain(leaves).min());
         Self { by_number, sum, earliest: earliest.unwrap_or(Timestamp::MAX) }
     }
 }

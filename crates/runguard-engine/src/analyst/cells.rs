@@ -16,7 +16,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Another format is thrown away and built anew.
-const FORMAT: i64 = 6;
+const FORMAT: i64 = 7;
 /// Cells kept, about 200 bytes each; beyond it the oldest hours go before their time.
 const MOST_CELLS: u64 = 1_000_000;
 /// Groups whose names are remembered as counted.

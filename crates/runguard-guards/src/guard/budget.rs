@@ -262,10 +262,7 @@ impl Decide for Request {
             spent: own.spent(now),
             reserved: own.reserved(now),
             overdue: before[0].account.overdue(now),
-            overdue_settled: match self.act {
-                Act::Commit | Act::Release => self.reservation_number().map(|id| before[0].account.booked(id)).unwrap_or_default(),
-                Act::Check | Act::Record | Act::Reserve => Cost::ZERO,
-            },
+            overdue_settled: self.overdue_settled(&before[0].account),
             limits: *limits,
             remaining_usd,
             remaining_credits: self.credits.and(remaining_usd).map(|left| settings.credits_of(left.as_dollars())),
@@ -283,7 +280,10 @@ impl Decide for Request {
             let lease = self.reservation_number().and_then(|id| state.path.first()?.lease(id, moment.now));
             self.cost(settings).0.or(lease.map(|lease| lease.cost)).unwrap_or_default()
         });
-        self.explain_block(settings, block, paid, moment.now)
+        let (facts, message) = self.explain_block(settings, block, paid, moment.now);
+        // Refused or not, it stands in the place of what was booked for it.
+        let overdue_settled = state.path.first().map_or(Cost::ZERO, |own| self.overdue_settled(own));
+        (answer::with_overdue_settled(facts, overdue_settled), message)
     }
 
     fn pass(&self, pass: Pass, _moment: Moment<'_>) -> Facts {

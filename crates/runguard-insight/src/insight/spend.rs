@@ -248,6 +248,47 @@ fn entries(by: By, sums: BTreeMap<(String, Box<str>), Spend>) -> Vec<Entry> {
     shown
 }
 
+/// Sums of the runs whose names begin so, by tenant and name.
+fn by_run<'a>(range: &'a Range, cells: &'a Cells, prefix: &str) -> BTreeMap<(&'a str, &'a str), Spend> {
+    let mut sums: BTreeMap<(&str, &str), Spend> = BTreeMap::new();
+    for (place, spend) in of_range(range, cells).filter(|(place, _)| place.dimension == Dimension::Run && is_named(&place.first)) {
+        if place.first.starts_with(prefix) {
+            sums.entry((&place.tenant, &place.first)).or_default().add(spend);
+        }
+    }
+    sums
+}
+
+/// Runs that may have something set aside that nobody has settled: tenant and name, those first that were heard of longest ago.
+pub fn unsettled(range: &Range, cells: &Cells) -> Vec<(Box<str>, Box<str>)> {
+    /// Of more nobody is told.
+    const MOST: usize = 2_000;
+    let last_seen = |spend: Spend| spend.run.filter(RunCell::is_unsettled).map(|run| run.last_seen);
+    let mut runs: Vec<_> = by_run(range, cells, "").into_iter().filter_map(|(run, spend)| Some((last_seen(spend)?, run))).collect();
+    runs.sort_unstable();
+    runs.into_iter().take(MOST).map(|(_, (tenant, run))| (tenant.into(), run.into())).collect()
+}
+
+/// What a run has paid that no row tells of yet: nobody settled it in its time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overdue {
+    pub tenant: Box<str>,
+    pub run: Box<str>,
+    pub nanodollars: u64,
+}
+
+/// The same as cells of the hour in which it is asked for.
+pub fn overdue_cells(overdue: &[Overdue], now: Timestamp) -> impl Iterator<Item = (CellKey, Cell)> {
+    let hour = now.as_millis().div_euclid(HOUR_MILLIS);
+    overdue.iter().flat_map(move |Overdue { tenant, run, nanodollars }| {
+        let cell = |dimension, first: &str| {
+            let place = CellKey { hour, tenant: tenant.clone(), dimension, first: first.into(), second: "".into() };
+            (place, Cell { spend: Some(Spend::unbooked(*nanodollars).into()), ..Cell::default() })
+        };
+        [cell(Dimension::Spend, TOTAL), cell(Dimension::Run, run)]
+    })
+}
+
 /// By tenant: what kind of name, and the name.
 pub type SpentFor = BTreeMap<Box<str>, Vec<(&'static str, String)>>;
 
@@ -409,12 +450,7 @@ pub struct Runs {
 
 /// The runs of the range.
 pub fn runs(range: &Range, query: &RunQuery, cells: &Cells) -> Runs {
-    let mut sums: BTreeMap<(&str, &str), Spend> = BTreeMap::new();
-    for (place, spend) in of_range(range, cells).filter(|(place, _)| place.dimension == Dimension::Run && is_named(&place.first)) {
-        if place.first.starts_with(&query.prefix) {
-            sums.entry((&place.tenant, &place.first)).or_default().add(spend);
-        }
-    }
+    let sums = by_run(range, cells, &query.prefix);
     let shown = |((tenant, run), spend): ((&str, &str), Spend)| Some(shown(tenant, run, &spend, spend.run.as_ref()?, query.now_ms));
     let mut runs: Vec<Run> = sums.into_iter().filter_map(shown).filter(|run| query.state.is_none_or(|state| run.state == state)).collect();
     runs.sort_by_cached_key(|run| {

@@ -154,6 +154,11 @@ impl Request {
     }
 }
 
+/// What is taken back because it was booked for something that is settled only now.
+pub(super) fn with_overdue_settled(facts: Facts, settled: Cost) -> Facts {
+    if settled == Cost::ZERO { facts } else { facts.with("overdue_settled_usd", settled.usd.as_dollars()) }
+}
+
 impl Pass {
     /// How the budget stands.
     pub(super) fn facts(self, budget: &str) -> Facts {
@@ -188,9 +193,7 @@ impl Pass {
         if overdue != Cost::ZERO {
             facts = facts.with("overdue_usd", overdue.usd.as_dollars());
         }
-        if overdue_settled != Cost::ZERO {
-            facts = facts.with("overdue_settled_usd", overdue_settled.usd.as_dollars());
-        }
+        facts = with_overdue_settled(facts, overdue_settled);
         if let Some(limit) = limits.usd {
             facts = facts.with("limit_usd", limit.as_dollars());
         }

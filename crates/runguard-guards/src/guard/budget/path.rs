@@ -110,6 +110,14 @@ impl Request {
         events
     }
 
+    /// What was booked for what this settles, because it was late.
+    pub(super) fn overdue_settled(&self, own: &Account) -> Cost {
+        match self.act {
+            Act::Commit | Act::Release => self.reservation_number().map_or(Cost::ZERO, |id| own.booked(id)),
+            Act::Check | Act::Record | Act::Reserve => Cost::ZERO,
+        }
+    }
+
     /// The limits that stand against the request so many steps up: of the path before it, or of the path once it is done where it tells of
     /// what happened already.
     pub(super) fn limits_at(&self, steps: usize, before: &OnPath<'_>, after: &Account, cost: Cost, now: Timestamp) -> Vec<BudgetExceeded> {

@@ -177,6 +177,8 @@ pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
         nearest: nearest.into_iter().chain(others).collect(),
         is_spent: kept.is_spent(),
         asks: matches!(&*kept.act, "reserve" | "check"),
+        sets_aside: kept.act == "reserve",
+        settles: matches!(&*kept.act, "commit" | "release"),
         key: kept.asked_with,
         used: kept.used,
         reserved_usd: said.reserved_usd,

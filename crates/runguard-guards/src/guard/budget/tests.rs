@@ -86,6 +86,19 @@ fn what_is_settled_after_its_time_takes_the_place_of_what_was_booked_here_and_in
 }
 
 #[test]
+fn what_is_settled_late_and_refused_says_what_it_takes_the_place_of() {
+    let mut story = Story::default();
+    let late = reserve(story.at(0), json!({"usd": 0.9, "if_unsettled": "spent"}));
+    reserve(story.at(1_000_000), json!({"usd": 0.05}));
+    assert_eq!(story.at(1_000_001).refuses(&*ask("commit", json!({"reservation_id": late, "usd": 1.5}))), Reason::BudgetExceeded);
+    assert_eq!((story.fact("cost_usd"), story.fact("overdue_settled_usd")), (Some(Value::from(1.5)), Some(Value::from(0.9))));
+    assert_eq!(story.at(1_000_002).refuses(&*ask("check", json!({}))), Reason::BudgetExceeded);
+    assert_eq!(story.fact("spent_usd"), Some(Value::from(1.5)), "it is paid once");
+    assert_eq!(story.at(1_000_003).refuses(&*ask("commit", json!({"reservation_id": "x", "usd": 1}))), Reason::BudgetExceeded);
+    assert_eq!(story.fact("overdue_settled_usd"), None, "nothing was booked for it");
+}
+
+#[test]
 fn what_nobody_settled_in_its_time_is_spent_before_anything_books_it() {
     let mut story = Story::default();
     let asks = |usd: f64| ask("reserve", json!({"max_usd": 2, "usd": usd}));

@@ -53,6 +53,9 @@ pub struct RunCell {
     pub heard: Option<Newest<Heard>>,
     /// That of an operator.
     pub control: Option<Newest<Control>>,
+    /// How often something was set aside, and how often somebody said what became of it.
+    pub set_aside: u64,
+    pub settled: u64,
 }
 
 /// What a run was told.
@@ -96,6 +99,11 @@ impl Spend {
     /// In nano-dollars: what nobody settled in its time, at the most it can have cost.
     pub fn overdue(&self) -> u64 {
         self.overdue.saturating_sub(self.overdue_settled)
+    }
+
+    /// What nobody settled in its time, and no row tells of yet.
+    pub(crate) fn unbooked(nanodollars: u64) -> Self {
+        Self { overdue: nanodollars, ..Self::default() }
     }
 
     /// In nano-dollars: all of it.
@@ -151,6 +159,13 @@ impl RunCell {
         newest(&mut self.found_by, other.found_by.as_ref());
         newest(&mut self.heard, other.heard.as_ref());
         newest(&mut self.control, other.control.as_ref());
+        self.set_aside = self.set_aside.saturating_add(other.set_aside);
+        self.settled = self.settled.saturating_add(other.settled);
+    }
+
+    /// Whether something may be set aside that nobody has settled.
+    pub fn is_unsettled(&self) -> bool {
+        self.set_aside > self.settled
     }
 }
 
@@ -164,6 +179,8 @@ struct Told<'a> {
     heard: Option<Heard>,
     control: Option<Control>,
     scopes: &'a [(String, String)],
+    sets_aside: bool,
+    settles: bool,
 }
 
 impl Digest {
@@ -210,6 +227,8 @@ impl Digest {
                 call,
                 heard: Some(heard(reason.filter(|_| is_stopped), until)),
                 scopes: if spending.is_spent { &spending.scopes } else { &[] },
+                sets_aside: spending.sets_aside && outcome != Outcome::Blocked,
+                settles: spending.settles,
                 ..Told::default()
             },
         );
@@ -267,6 +286,8 @@ impl Digest {
             found_by: named(told.call.map(|call| &*call.found_by)).map(|found_by| Newest::of(row, found_by)),
             heard: told.heard.clone().map(|heard| Newest::of(row, heard)),
             control: told.control.clone().map(|control| Newest::of(row, control)),
+            set_aside: u64::from(told.sets_aside),
+            settled: u64::from(told.settles),
         };
         let spend = Spend { run: Some(run), ..told.spend.clone() };
         self.of(row, Dimension::Run, row.session, "").spend().add(&spend);
