@@ -29,7 +29,7 @@ fn of_clone(root: &Path) -> Option<String> {
         }
     }
     println!("cargo:rerun-if-changed={}", root.join("crates").display());
-    let commit = git(root, &["log", "-1", "--format=%h %cs"])?;
+    let commit = shortened(&git(root, &["log", "-1", "--format=%H %cs"])?);
     let changed = git(root, &["status", "--porcelain", "--untracked-files=no", "--", "crates", "Cargo.lock", "dashboard"])?;
     let mark = if changed.is_empty() { "" } else { ", changed since" };
     Some(format!("{commit}{mark}"))
@@ -39,7 +39,13 @@ fn of_clone(root: &Path) -> Option<String> {
 fn of_archive(folder: &Path) -> Option<String> {
     let text = std::fs::read_to_string(folder.join("source.txt")).ok()?;
     let text = text.trim();
-    (!text.contains('$') && !text.is_empty()).then(|| text.to_owned())
+    (!text.contains('$') && !text.is_empty()).then(|| shortened(text))
+}
+
+/// Twelve digits of the commit. Git's own abbreviations are longer where a clone holds more; so every clone and archive names it alike.
+fn shortened(commit_and_day: &str) -> String {
+    let (commit, day) = commit_and_day.split_once(' ').unwrap_or((commit_and_day, ""));
+    format!("{} {day}", &commit[..commit.len().min(12)])
 }
 
 fn git(root: &Path, arguments: &[&str]) -> Option<String> {

@@ -21,6 +21,7 @@ import venv
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from xml.etree import ElementTree
 
 import pytest
 
@@ -152,6 +153,19 @@ def test_every_command_in_the_text_runs(home: Home):
         said = result.stdout + result.stderr
         assert result.returncode == CODES.get(command, 0) and said.strip(), (command, result.returncode, said)
     assert (home.folder / "week.html").stat().st_size > 1000
+
+
+def test_the_picture_of_a_stop_is_what_is_printed(home: Home):
+    """Its first line is what is typed; what follows is said, wherever its lines end."""
+    [picture] = re.findall(r"!\[[^]]*\]\((docs/[\w.-]+\.svg)\)", PAGE)
+    typed, *drawn = ["".join(text.itertext()) for text in ElementTree.parse(ROOT / picture).iter("{http://www.w3.org/2000/svg}text")]
+    done = home.run(typed.removeprefix("$ "))
+    said = " ".join((done.stdout + done.stderr).split())
+    assert len(drawn) > 10 and [line for line in drawn if " ".join(line.split()) not in said] == [], said
+    steps = re.search(r"With it: (\d+) steps and (\$[0-9.]+);", said)
+    without = re.search(r"Without the guard: (\d+) steps \(max_steps\) and (\$[0-9.]+)\.", said)
+    told = f"{steps[1]} steps and {steps[2]} instead of {without[1]} and {without[2]}]({picture})"
+    assert told in PAGE, f"below the picture should stand: {told}"
 
 
 def test_every_link_leads_somewhere():
