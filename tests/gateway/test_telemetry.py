@@ -116,13 +116,16 @@ def test_all_that_is_decided_for_a_call_belongs_to_the_callers_trace(gateway: An
         return raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": HELLO, **more}, **headers).status_code
 
     assert ask("unseen", "00", max_tokens=300) == 200
-    assert ask("answered", "01", max_tokens=300) == 200
+    called = {"role": "assistant", "content": None, "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "search", "arguments": "{}"}}]}
+    done = [*HELLO, called, {"role": "tool", "tool_call_id": "call_1", "content": "nothing found"}]
+    assert ask("answered", "01", max_tokens=300, messages=done) == 200
+    assert ask("only words", "01", max_tokens=300) == 200
     # A prompt that is dearer than the run may be.
     assert ask("refused", "01", messages=[{"role": "user", "content": "word " * 20_000}]) == 402
-    # The run is looked at, money is set aside, and settled.
-    for run, count in (("answered", 3), ("refused", 2)):
+    # The run is looked at, where it did anything; money is set aside, and settled.
+    for run, count in (("answered", 3), ("only words", 2), ("refused", 1)):
         found = spans.of_run(run, count)
         assert [(span["traceId"], span["parentSpanId"]) for span in found] == [(trace, parent)] * count
-    said = {entry["key"]: entry["value"] for entry in spans.of_run("refused", 2)[-1]["attributes"]}
+    said = {entry["key"]: entry["value"] for entry in spans.of_run("refused", 1)[-1]["attributes"]}
     assert said["runguard.reason"] == {"stringValue": "budget_exceeded"}
     assert not [span for span in spans.found if {"key": "gen_ai.conversation.id", "value": {"stringValue": "unseen"}} in span["attributes"]]
