@@ -37,12 +37,12 @@ struct Memory {
     turn: TurnCalls,
     cycles: Option<Trail>,
     /// What each call gave last.
-    results: Vec<(u64, Given)>,
+    results: Vec<(u64, GivenResult)>,
     blocked: Vec<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum Given {
+enum GivenResult {
     Result(u64),
     /// Of an earlier version, which did not keep what a failed call said.
     Error(u64),
@@ -52,7 +52,7 @@ enum Given {
     },
 }
 
-impl Given {
+impl GivenResult {
     fn of(done: &Done<'_>, volatile: &VolatileResults) -> Self {
         match volatile.outcome_of_text(done.text, done.is_error) {
             Outcome { result, error: Some(error) } => Self::Failed { result: result.unwrap_or(error), error },
@@ -267,14 +267,14 @@ impl Guardrails {
 
 impl Memory {
     /// What the call gave: of one that was not run, what it gave when it ran.
-    fn given(&mut self, key: u64, done: &Done<'_>, volatile: &VolatileResults) -> Given {
+    fn given(&mut self, key: u64, done: &Done<'_>, volatile: &VolatileResults) -> GivenResult {
         let earlier = self.results.iter().position(|(known, _)| *known == key);
         if done.ran.is_none()
             && let Some(position) = earlier
         {
             return self.results[position].1;
         }
-        let given = Given::of(done, volatile);
+        let given = GivenResult::of(done, volatile);
         if let Some(position) = earlier {
             self.results.remove(position);
         } else if self.results.len() >= REMEMBERED_RESULTS {

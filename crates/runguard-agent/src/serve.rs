@@ -20,7 +20,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use body::Asked;
+use body::RunBody;
 use bytes::Bytes;
 use door::Door;
 use futures_util::{Stream, StreamExt};
@@ -124,7 +124,8 @@ impl AgentServer {
         }
         let tls = tls::Files::unless_empty(certificate, key);
         // A run goes on when the request that began it is answered: not on a thread that ends with its connections.
-        let options = Options { address, max_connections: MAX_CONNECTIONS, tls, told: tls::Told::nobody(), threads: Threads::Shared };
+        let options =
+            Options { address, max_connections: MAX_CONNECTIONS, tls, told: tls::CertificateNews::nobody(), threads: Threads::Shared };
         let listener = Listener::bind(options).await?;
         let mut prices = Prices::bundled();
         for (model, price) in &settings.prices {
@@ -346,7 +347,7 @@ impl App {
         exactly(id, self.on_disk(move |folder| folder.read(&wanted)).await?)
     }
 
-    async fn go_on(self: &Arc<Self>, id: &str, asked: Asked) -> Handled {
+    async fn go_on(self: &Arc<Self>, id: &str, asked: RunBody) -> Handled {
         // Held while the file is read, so that two who resume at once do not both find it free.
         let ticket = self.runs.reserve(id, None, asked.unread())?;
         let wanted = id.to_owned();
@@ -378,7 +379,7 @@ fn exactly(id: &str, loaded: Loaded) -> Result<Loaded, Problem> {
     if loaded.session.id() == id { Ok(loaded) } else { Err(Problem::unknown_run()) }
 }
 
-impl Asked {
+impl RunBody {
     fn unread(&self) -> Unread {
         if self.detach { Unread::GoOn } else { Unread::Cancel }
     }

@@ -38,10 +38,10 @@ use crate::money::NanoDollars;
 use crate::object::Object;
 use crate::prices::{UnknownModelError, Usage};
 use crate::time::{Span, Timestamp};
-pub use model_call::{Asked, ModelCall, Pricing, Used};
+pub use model_call::{ModelCall, ModelQuestion, Pricing, Used};
 use model_call::{ModelCalls, Pending};
+use service::{AnswerMeaning, Spent};
 pub use service::{Failure, Gave, Question, ServiceBudget, ServiceCircuit, ServiceLoops, ServiceStalls, ServiceTools, Unanswered};
-use service::{Spent, Told};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use tool_rules::ToolRule;
@@ -159,7 +159,7 @@ struct Outcome {
 }
 
 #[derive(Debug)]
-enum Held {
+enum HeldMoney {
     /// Nothing limits the run.
     Nothing,
     InProcess(Reservation),
@@ -503,33 +503,33 @@ impl Run {
         Progress::Refused(Refusal::Trip(trip))
     }
 
-    fn proceed(&mut self, told: Told, purpose: Purpose) -> Progress {
+    fn proceed(&mut self, told: AnswerMeaning, purpose: Purpose) -> Progress {
         match (told, purpose) {
-            (Told::Next(question), purpose) => ask(question, purpose),
+            (AnswerMeaning::Next(question), purpose) => ask(question, purpose),
             (told, Purpose::Begin(pending)) => self.begun(told, pending),
             // What is dearer than it was thought ends nothing while something is left.
-            (Told::Stopped(trip) | Told::NotNow(trip), Purpose::Settled) if trip.is_overrun() => Progress::Done,
-            (Told::Stopped(trip), _) => self.stop(trip),
-            (Told::NotNow(trip) | Told::DoesNotFit { trip, .. }, _) => Progress::Refused(Refusal::NotNow(trip)),
-            (Told::Unpriced(unpriced), Purpose::Money | Purpose::Settled) => self.unpriced(unpriced),
-            (Told::Unpriced(unpriced), _) => Progress::Refused(Refusal::Unpriced(unpriced)),
-            (Told::Unanswered, _) => Progress::Refused(Refusal::Unanswered),
+            (AnswerMeaning::Stopped(trip) | AnswerMeaning::NotNow(trip), Purpose::Settled) if trip.is_overrun() => Progress::Done,
+            (AnswerMeaning::Stopped(trip), _) => self.stop(trip),
+            (AnswerMeaning::NotNow(trip) | AnswerMeaning::DoesNotFit { trip, .. }, _) => Progress::Refused(Refusal::NotNow(trip)),
+            (AnswerMeaning::Unpriced(unpriced), Purpose::Money | Purpose::Settled) => self.unpriced(unpriced),
+            (AnswerMeaning::Unpriced(unpriced), _) => Progress::Refused(Refusal::Unpriced(unpriced)),
+            (AnswerMeaning::Unanswered, _) => Progress::Refused(Refusal::Unanswered),
             (told, Purpose::Result(call, outcome)) => {
                 let own = self.shown_here(&call, outcome);
                 // Anything else is no answer.
-                let verdict = if let Told::Looked(verdict, _) = told { verdict } else { own };
+                let verdict = if let AnswerMeaning::Looked(verdict, _) = told { verdict } else { own };
                 self.looked(verdict, &call.tool)
             }
-            (told @ (Told::Passed | Told::Unheard(_)), Purpose::Tool(call)) => match (told, self.called_here(&call)) {
-                (Told::Unheard(_), Some(found)) => self.stop(Trip::from(&found)),
+            (told @ (AnswerMeaning::Passed | AnswerMeaning::Unheard(_)), Purpose::Tool(call)) => match (told, self.called_here(&call)) {
+                (AnswerMeaning::Unheard(_), Some(found)) => self.stop(Trip::from(&found)),
                 (_, _) => Progress::Done,
             },
-            (Told::Looked(verdict, tool), _) => self.looked(verdict, &tool),
-            (Told::Passed, Purpose::Model) => self.model_called(),
+            (AnswerMeaning::Looked(verdict, tool), _) => self.looked(verdict, &tool),
+            (AnswerMeaning::Passed, Purpose::Model) => self.model_called(),
             (
-                Told::Passed | Told::Unheard(_)
+                AnswerMeaning::Passed | AnswerMeaning::Unheard(_)
                 // A run asks nothing of this kind.
-                | Told::Reserved(_) | Told::Books(_) | Told::Permitted(_) | Told::EndpointRefused(_) | Told::Skip(_),
+                | AnswerMeaning::Reserved(_) | AnswerMeaning::Books(_) | AnswerMeaning::Permitted(_) | AnswerMeaning::EndpointRefused(_) | AnswerMeaning::Skip(_),
                 _,
             ) => Progress::Done,
         }
@@ -562,7 +562,7 @@ impl Run {
     }
 
     fn refuse(&mut self, exceeded: &BudgetExceeded) -> Progress {
-        self.proceed(Told::refused(Trip::from(exceeded), exceeded.renews_at.is_some()), Purpose::Money)
+        self.proceed(AnswerMeaning::refused(Trip::from(exceeded), exceeded.renews_at.is_some()), Purpose::Money)
     }
 
     fn looked(&mut self, verdict: Verdict, tool: &str) -> Progress {

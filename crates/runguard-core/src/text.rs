@@ -113,10 +113,10 @@ pub fn redact(text: &str) -> Cow<'_, str> {
 }
 
 /// A part of a text, and what stands there instead.
-type Found = (Range<usize>, &'static str);
+type Replacement = (Range<usize>, &'static str);
 
 /// `find` gives parts in their order, none of which touches another.
-fn replaced(text: Cow<'_, str>, find: impl Fn(&str) -> Vec<Found>) -> Cow<'_, str> {
+fn replaced(text: Cow<'_, str>, find: impl Fn(&str) -> Vec<Replacement>) -> Cow<'_, str> {
     let found = find(&text);
     if found.is_empty() {
         return text;

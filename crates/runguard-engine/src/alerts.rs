@@ -20,7 +20,7 @@ use crate::clock::system_now;
 use crate::engine::Engine;
 use crate::erasure::Gone;
 use crate::keys::Caller;
-use baton::{Baton, Held, cluster_of};
+use baton::{AlerterPlace, Baton, cluster_of};
 pub(crate) use outbox::FILE;
 use outbox::{Outbox, Posting};
 use runguard_core::limits::InvalidSetting;
@@ -686,7 +686,7 @@ impl Follower {
     }
 
     /// Where the row stands in our log that was looked at last.
-    async fn place_of(&self, held: &Held, newest: u64) -> Option<u64> {
+    async fn place_of(&self, held: &AlerterPlace, newest: u64) -> Option<u64> {
         if cluster_of(&self.engine.store).is_some_and(Cluster::log_is_shared) {
             return (held.upto <= newest).then_some(held.upto);
         }
@@ -698,7 +698,7 @@ impl Follower {
         self.engine.store.rows(filter, Order::NewestFirst, None, 1).await.ok()?.pop().map(|row| row.seq)
     }
 
-    async fn go_on_from(&mut self, held: Held) {
+    async fn go_on_from(&mut self, held: AlerterPlace) {
         for (rule, state) in &mut self.rules {
             if let Some(known) = held.state_of(rule) {
                 *state = known;
@@ -739,7 +739,8 @@ impl Follower {
             && self.baton.is_ours()
         {
             self.baton_names_pending |= !self.pending.is_empty();
-            if let Err(error) = self.baton.pass(cluster, Held::of(self.read_upto, &self.last_id, &self.rules, &self.pending)).await {
+            if let Err(error) = self.baton.pass(cluster, AlerterPlace::of(self.read_upto, &self.last_id, &self.rules, &self.pending)).await
+            {
                 tracing::warn!(%error, "another node tells of alerts, or the shared state is away: what this one would tell is left to whoever goes on");
                 self.baton.let_go();
                 self.baton_names_pending = false;
@@ -759,7 +760,7 @@ impl Follower {
             if let Some(cluster) = cluster_of(&self.engine.store)
                 && self.baton.is_ours()
             {
-                if self.baton.pass(cluster, Held::of(self.read_upto, &self.last_id, &self.rules, &[])).await.is_err() {
+                if self.baton.pass(cluster, AlerterPlace::of(self.read_upto, &self.last_id, &self.rules, &[])).await.is_err() {
                     // They are in our outbox: should another go on now, they are told twice, under one id.
                     self.baton.let_go();
                 }

@@ -70,7 +70,7 @@ enum Chore {
 
 /// What others want of the thread.
 #[derive(Debug, Default)]
-struct Asked {
+struct AnalystWork {
     chores: Vec<Chore>,
     catch_up: Vec<oneshot::Sender<()>>,
     /// The file could not be read.
@@ -78,7 +78,7 @@ struct Asked {
     stop: bool,
 }
 
-impl Asked {
+impl AnalystWork {
     fn is_empty(&self) -> bool {
         self.chores.is_empty() && self.catch_up.is_empty() && !self.is_damaged && !self.stop
     }
@@ -89,7 +89,7 @@ struct Shared {
     path: PathBuf,
     log: Follower,
     names: Names,
-    asked: Mutex<Asked>,
+    asked: Mutex<AnalystWork>,
     woken: Condvar,
     /// Somebody waits: no rests.
     hurried: AtomicBool,
@@ -102,11 +102,11 @@ struct Shared {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Asked> {
+    fn lock(&self) -> MutexGuard<'_, AnalystWork> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(&self, change: impl FnOnce(&mut Asked)) -> Result<(), StoreError> {
+    fn ask(&self, change: impl FnOnce(&mut AnalystWork)) -> Result<(), StoreError> {
         let mut asked = self.lock();
         // Asked under the lock: what is put there before the stop is taken by the thread's last round, and dropped.
         if self.stopping.load(Ordering::Acquire) {
@@ -118,7 +118,7 @@ impl Shared {
         Ok(())
     }
 
-    fn wait(&self) -> Asked {
+    fn wait(&self) -> AnalystWork {
         let mut asked = self.lock();
         if asked.is_empty() {
             asked = self.woken.wait_timeout(asked, PULSE).unwrap_or_else(PoisonError::into_inner).0;

@@ -72,7 +72,7 @@ pub struct Idempotency<'a> {
 
 /// A request that has been read and authorised.
 #[derive(Debug)]
-pub struct Asked<'a> {
+pub struct AuthorisedRequest<'a> {
     pub tenant: &'a Arc<str>,
     pub operation: &'a dyn Operation,
     pub warnings: &'a [String],
@@ -97,7 +97,7 @@ pub struct Answered {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Kept {
+struct FirstAnswer {
     fingerprint: u64,
     at: i64,
     outcome: Outcome,
@@ -106,7 +106,7 @@ struct Kept {
     body: String,
 }
 
-impl Kept {
+impl FirstAnswer {
     /// What the answer warned of beside the request's own field names stands behind it, where it was said.
     fn to_bytes(&self, own_warnings: &[String]) -> Vec<u8> {
         let mut bytes = postcard::to_stdvec(self).unwrap_or_default();
@@ -194,7 +194,7 @@ pub const RULES: Rules = Rules { replay, group, keep, take_back: guard::take_bac
 fn replay(slot: u8, state: Option<&[u8]>, events: &[u8], at: i64) -> Option<Vec<u8>> {
     if slot == KEPT_ANSWER {
         // The first answer stays: a node that was alone may have given another one meanwhile, and brings it home later.
-        let still_counts = |kept: &Kept| at.saturating_sub(kept.at) < IDEMPOTENCY_MILLIS;
+        let still_counts = |kept: &FirstAnswer| at.saturating_sub(kept.at) < IDEMPOTENCY_MILLIS;
         let earlier = state.filter(|state| postcard::from_bytes(state).is_ok_and(|kept| still_counts(&kept)));
         return Some(earlier.unwrap_or(events).to_vec());
     }
@@ -315,7 +315,7 @@ impl Engine {
     }
 
     /// Decides, keeps decision and count together, and answers once both are safe.
-    pub async fn ask(&self, asked: Asked<'_>) -> Result<Answered, EngineError> {
+    pub async fn ask(&self, asked: AuthorisedRequest<'_>) -> Result<Answered, EngineError> {
         let (answered, safe) = self.decide_for(asked, true).await?;
         safe.wait().await?;
         Ok(answered)
@@ -323,13 +323,13 @@ impl Engine {
 
     /// The same for whoever is in this process, and has more to ask before anybody is told: what is asked next is decided upon this, and safe
     /// no sooner.
-    pub async fn decide(&self, asked: Asked<'_>) -> Result<(Answered, Safe), EngineError> {
+    pub async fn decide(&self, asked: AuthorisedRequest<'_>) -> Result<(Answered, Safe), EngineError> {
         // What this process decides alone it hears of, or it did not happen. What others keep may have happened unheard.
         self.decide_for(asked, self.store.is_shared()).await
     }
 
     /// `may_be_unheard`: the answer may be lost on its way, and what it settles be told again.
-    async fn decide_for(&self, asked: Asked<'_>, may_be_unheard: bool) -> Result<(Answered, Safe), EngineError> {
+    async fn decide_for(&self, asked: AuthorisedRequest<'_>, may_be_unheard: bool) -> Result<(Answered, Safe), EngineError> {
         self.store.tell_time(asked.now.as_millis());
         let settings = self.settings.load();
         let policy = settings.policies.for_tenant(asked.tenant);
@@ -378,7 +378,7 @@ impl Engine {
 
     /// `kept_at`: the first of the cells for the answers of a repeated request, after those of the guard.
     fn step(
-        asked: &Asked<'_>,
+        asked: &AuthorisedRequest<'_>,
         settings: &Settings,
         kept_at: usize,
         repeats: &[Repeat<'_>],
@@ -457,7 +457,7 @@ impl Engine {
         let answered = answered(rendered.json);
         let is_kept = |repeat: &Repeat<'_>| !repeat.is_settlement || answer.reason != Some(Reason::StateUnavailable);
         for (repeat, cell) in kept_cells().filter(|(repeat, _)| is_kept(repeat)) {
-            let kept = Kept {
+            let kept = FirstAnswer {
                 fingerprint: repeat.fingerprint,
                 at: now.as_millis(),
                 outcome: ended,
@@ -619,7 +619,7 @@ fn noted_as(name: &str) -> String {
 
 /// The shared state is away. What goes on from memory says so; what must not, refuses and leaves no trace but its row.
 /// Results that are told are taken in any case: they happened.
-fn degrade(outcome: &mut guard::Outcome, asked: &Asked<'_>, settings: &Settings) {
+fn degrade(outcome: &mut guard::Outcome, asked: &AuthorisedRequest<'_>, settings: &Settings) {
     let operation = asked.operation;
     let (name, policy) = (operation.route().guard, settings.policies.for_tenant(asked.tenant));
     let (when_away, setting) = when_away(asked, settings);
@@ -645,7 +645,7 @@ fn degrade(outcome: &mut guard::Outcome, asked: &Asked<'_>, settings: &Settings)
 }
 
 /// What a guard does while the shared state is away, and the setting that says so.
-fn when_away(asked: &Asked<'_>, settings: &Settings) -> (WhenAway, &'static str) {
+fn when_away(asked: &AuthorisedRequest<'_>, settings: &Settings) -> (WhenAway, &'static str) {
     match GuardEntry::of(asked.operation.route().guard).holds {
         Holds::Money => (settings.store.budget_when_away, "budget_when_away"),
         Holds::Flow => (settings.store.flow_when_away, "flow_when_away"),
@@ -723,7 +723,7 @@ struct Repeat<'a> {
     is_settlement: bool,
 }
 
-impl Asked<'_> {
+impl AuthorisedRequest<'_> {
     /// By the caller's own key and, where it may be told again, by what it settles, under whatever key.
     fn repeats(&self, may_be_unheard: bool) -> SmallVec<[Repeat<'_>; 2]> {
         let own = self.idempotency.as_ref().map(|Idempotency { key, fingerprint }| Repeat {
@@ -740,11 +740,11 @@ impl Asked<'_> {
 fn earlier_answer(
     view: &View<'_>,
     key: usize,
-    asked: &Asked<'_>,
+    asked: &AuthorisedRequest<'_>,
     repeat: &Repeat<'_>,
     now: Timestamp,
 ) -> Option<Result<Answered, EngineError>> {
-    let (kept, own_warnings) = Kept::from_bytes(view.get(key)?)?;
+    let (kept, own_warnings) = FirstAnswer::from_bytes(view.get(key)?)?;
     if now.millis_since(Timestamp::from_millis(kept.at)) >= IDEMPOTENCY_MILLIS {
         return None;
     }

@@ -19,7 +19,7 @@ pub mod watch;
 
 pub use circuits::{Circuit, CircuitPage, CircuitQuery, PhaseCounts};
 pub use clock::{Clock, ClockError};
-pub use engine::{Answered, Asked, Engine, EngineError, EngineOptions, Idempotency, SessionView};
+pub use engine::{Answered, AuthorisedRequest, Engine, EngineError, EngineOptions, Idempotency, SessionView};
 pub use keys::{Caller, KeyRing, Reach, Role};
 pub use runguard_core::row::Outcome;
 pub use runguard_store::Safe;

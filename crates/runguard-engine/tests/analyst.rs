@@ -8,7 +8,7 @@ use runguard_core::detect::stall::Long;
 use runguard_engine::analyst::INSIGHT_FILE;
 use runguard_engine::engine::open_store;
 use runguard_engine::settings::{Settings, check_text};
-use runguard_engine::{Asked, Clock, Engine, EngineOptions, KeyRing};
+use runguard_engine::{AuthorisedRequest, Clock, Engine, EngineOptions, KeyRing};
 use runguard_guards::answer::Shape;
 use runguard_guards::guard::ROUTES;
 use runguard_guards::input::Input;
@@ -86,7 +86,7 @@ async fn ask(engine: &Engine, tenant: &str, path: &str, body: &Value, now: i64) 
     let body = body.to_string();
     let input = Input::read(body.as_bytes(), route.fields).unwrap();
     let operation = (route.read)(&input);
-    let asked = Asked {
+    let asked = AuthorisedRequest {
         tenant: &tenant.into(),
         operation: &*operation,
         warnings: &[],

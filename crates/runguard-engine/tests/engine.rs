@@ -7,7 +7,9 @@ use runguard_core::row::Kind;
 use runguard_core::{Reason, Timestamp};
 use runguard_engine::engine::{fingerprint, open_store};
 use runguard_engine::settings::{Settings, check_text};
-use runguard_engine::{Answered, Asked, Circuit, CircuitQuery, Clock, Engine, EngineError, EngineOptions, Idempotency, KeyRing, Outcome};
+use runguard_engine::{
+    Answered, AuthorisedRequest, Circuit, CircuitQuery, Clock, Engine, EngineError, EngineOptions, Idempotency, KeyRing, Outcome,
+};
 use runguard_guards::answer::Shape;
 use runguard_guards::guard::ROUTES;
 use runguard_guards::guard::api_circuit::{Control, Forced};
@@ -95,7 +97,14 @@ async fn ask(engine: &Engine, tenant: &str, path: &str, body: &Value, now: i64, 
     let operation = (route.read)(&input);
     let idempotency = key.map(|key| Idempotency { key, fingerprint: fingerprint(route.path, &body) });
     let tenant: Arc<str> = tenant.into();
-    let asked = Asked { tenant: &tenant, operation: &*operation, warnings: &input.warnings, now: at(now), shape: Shape::Full, idempotency };
+    let asked = AuthorisedRequest {
+        tenant: &tenant,
+        operation: &*operation,
+        warnings: &input.warnings,
+        now: at(now),
+        shape: Shape::Full,
+        idempotency,
+    };
     engine.ask(asked).await
 }
 

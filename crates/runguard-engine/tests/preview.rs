@@ -10,7 +10,7 @@ use runguard_core::{GuardName, Timestamp};
 use runguard_engine::engine::open_store;
 use runguard_engine::preview::{Ask, PreviewError, Report, preview, preview_within};
 use runguard_engine::settings::{Settings, check_text};
-use runguard_engine::{Answered, Asked, Clock, Engine, EngineOptions, KeyRing};
+use runguard_engine::{Answered, AuthorisedRequest, Clock, Engine, EngineOptions, KeyRing};
 use runguard_guards::answer::Shape;
 use runguard_guards::guard::api_circuit::Control;
 use runguard_guards::guard::{GuardEntry, ROUTES};
@@ -53,7 +53,7 @@ impl Service {
         let tenant: Arc<str> = "acme".into();
         let now = Timestamp::from_millis(now);
         self.engine
-            .ask(Asked { tenant: &tenant, operation: &*operation, warnings: &[], now, shape: Shape::Full, idempotency: None })
+            .ask(AuthorisedRequest { tenant: &tenant, operation: &*operation, warnings: &[], now, shape: Shape::Full, idempotency: None })
             .await
             .unwrap()
     }

@@ -6,7 +6,7 @@ use runguard_core::Timestamp;
 use runguard_core::detect::stall::{Outcome, error_fingerprint, result_fingerprint};
 use runguard_engine::engine::open_store;
 use runguard_engine::settings::check_text;
-use runguard_engine::{Asked, Clock, Engine, EngineOptions, KeyRing};
+use runguard_engine::{AuthorisedRequest, Clock, Engine, EngineOptions, KeyRing};
 use runguard_guards::answer::Shape;
 use runguard_guards::guard::ROUTES;
 use runguard_guards::input::Input;
@@ -32,7 +32,10 @@ async fn ask(engine: &Engine, tenant: &str, path: &str, body: Value, at: i64) {
     let operation = (route.read)(&input);
     let tenant: Arc<str> = tenant.into();
     let now = Timestamp::from_millis(NOW + at);
-    engine.ask(Asked { tenant: &tenant, operation: &*operation, warnings: &[], now, shape: Shape::Full, idempotency: None }).await.unwrap();
+    engine
+        .ask(AuthorisedRequest { tenant: &tenant, operation: &*operation, warnings: &[], now, shape: Shape::Full, idempotency: None })
+        .await
+        .unwrap();
 }
 
 fn runs(path: &Path) -> Vec<Run> {

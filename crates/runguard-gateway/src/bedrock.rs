@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 /// What a path of Bedrock's asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct BedrockPath {
     pub(crate) model: String,
     pub(crate) api: Api,
     pub(crate) streams: bool,
@@ -39,7 +39,7 @@ pub(crate) struct Asked {
     operation: &'static str,
 }
 
-impl Asked {
+impl BedrockPath {
     pub(crate) fn uri(&self) -> String {
         format!("{}{}", self.base, aws::model_path(&self.model, self.operation))
     }
@@ -56,7 +56,7 @@ impl Asked {
 
 /// What a request is, by its method and the path behind the name of the upstream; nothing where that is not understood. What is in the
 /// query travels nowhere: no operation has one.
-pub(crate) fn find(upstream: &Upstream, method: &Method, path: &str) -> Option<(Kind, Asked)> {
+pub(crate) fn find(upstream: &Upstream, method: &Method, path: &str) -> Option<(Kind, BedrockPath)> {
     let (model, operation) = path.strip_prefix("/model/").and_then(|rest| rest.split_once('/'))?;
     let model = model_of(model).filter(|_| method == Method::POST)?;
     let invoke = Api::Invoke(Family::of(&model));
@@ -74,7 +74,7 @@ pub(crate) fn find(upstream: &Upstream, method: &Method, path: &str) -> Option<(
         Some(region) => aws::bedrock_url(region),
         None => String::new(),
     };
-    Some((kind, Asked { model, api, streams, region, base, operation }))
+    Some((kind, BedrockPath { model, api, streams, region, base, operation }))
 }
 
 /// The model that a segment of a path names. Letters that no id has may be read in two ways.
@@ -175,7 +175,7 @@ pub(crate) fn credentials<'a>(
     headers: &HeaderMap,
     caller: &Caller,
     upstream: &str,
-    asked: &'a Asked,
+    asked: &'a BedrockPath,
 ) -> Result<Credentials<'a>, Refusal> {
     let refused = |problem: String| Refusal::new(StatusCode::FORBIDDEN, "no_provider_key", problem);
     if asked.region.is_none() {
@@ -196,7 +196,7 @@ pub(crate) fn credentials<'a>(
 }
 
 /// Reads a question whose model stands in the path.
-pub(crate) fn question(asked: &Asked, known_as: &KnownAs<'_>, headers: &HeaderMap, body: &Members<'_>) -> Result<Question, BadBody> {
+pub(crate) fn question(asked: &BedrockPath, known_as: &KnownAs<'_>, headers: &HeaderMap, body: &Members<'_>) -> Result<Question, BadBody> {
     let mut question = Question::read(asked.api, known_as, body)?;
     question.streams = asked.streams;
     if matches!(asked.api, Api::Converse | Api::Invoke(Family::Nova)) {

@@ -11,7 +11,7 @@ use crate::refusal::Refusal;
 use http::{HeaderMap, StatusCode};
 use runguard_core::breaker::Phase;
 use runguard_core::breaker::circuit::CircuitSettings;
-use runguard_core::run::service::{CallAnswer, Told};
+use runguard_core::run::service::{AnswerMeaning, CallAnswer};
 use runguard_core::run::{ServiceCircuit, Unanswered};
 use runguard_core::time::Span;
 use runguard_guards::input::PassedCall;
@@ -119,21 +119,21 @@ impl<'a> Circuit<'a> {
         let question = self.asks.check(self.run);
         let answer = Box::pin(self.guards.ask(&question)).await;
         match question.told(answer.as_deref()) {
-            Told::EndpointRefused(refused) => Err(Refusal::circuit(refused)),
-            Told::Permitted(permit) => Ok(permit.id),
+            AnswerMeaning::EndpointRefused(refused) => Err(Refusal::circuit(refused)),
+            AnswerMeaning::Permitted(permit) => Ok(permit.id),
             // Of other questions.
-            Told::Passed
-            | Told::Unheard(_)
-            | Told::Looked(..)
-            | Told::Books(_)
-            | Told::Reserved(_)
-            | Told::Stopped(_)
-            | Told::NotNow(_)
-            | Told::DoesNotFit { .. }
-            | Told::Unpriced(_)
-            | Told::Skip(_)
-            | Told::Unanswered
-            | Told::Next(_) => Ok(None),
+            AnswerMeaning::Passed
+            | AnswerMeaning::Unheard(_)
+            | AnswerMeaning::Looked(..)
+            | AnswerMeaning::Books(_)
+            | AnswerMeaning::Reserved(_)
+            | AnswerMeaning::Stopped(_)
+            | AnswerMeaning::NotNow(_)
+            | AnswerMeaning::DoesNotFit { .. }
+            | AnswerMeaning::Unpriced(_)
+            | AnswerMeaning::Skip(_)
+            | AnswerMeaning::Unanswered
+            | AnswerMeaning::Next(_) => Ok(None),
         }
     }
 

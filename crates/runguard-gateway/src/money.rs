@@ -8,12 +8,11 @@ use runguard_core::object::Object;
 use runguard_core::prices::{USUAL_BYTES_A_TOKEN, UnknownModelError, Usage};
 use runguard_core::run::reply::decision;
 use runguard_core::run::{
-    Asked as AskedOfModel, Ceilings, Loops, ModelCall, Money, Progress, Question, Refusal as RunRefusal, Run, ServiceBudget, Unanswered,
-    Used,
+    Ceilings, Loops, ModelCall, ModelQuestion, Money, Progress, Question, Refusal as RunRefusal, Run, ServiceBudget, Unanswered, Used,
 };
 use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_engine::telemetry::TraceContext;
-use runguard_engine::{Answered, Asked, Caller, Engine, Safe};
+use runguard_engine::{Answered, AuthorisedRequest, Caller, Engine, Safe};
 use runguard_guards::answer::Shape;
 use runguard_guards::guard::ROUTES;
 use runguard_guards::input::{Input, PassedCall};
@@ -77,7 +76,7 @@ impl Guards {
             input.call = Some(&self.call);
             (route.read)(&input)
         };
-        let asked = Asked {
+        let asked = AuthorisedRequest {
             tenant: &self.caller.tenant,
             operation: &*operation,
             warnings: &[],
@@ -271,7 +270,7 @@ impl Runs {
         loop {
             let settled = self.settled.notified();
             let is_last = Instant::now() >= gives_up;
-            let asked = AskedOfModel {
+            let asked = ModelQuestion {
                 model: wanted.model,
                 prompt: wanted.prompt,
                 max_output: Some(wanted.max_output),

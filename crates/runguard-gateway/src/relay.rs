@@ -399,7 +399,7 @@ mod tests {
     use runguard_core::budget::{Budget, Limits};
     use runguard_core::money::NanoDollars;
     use runguard_core::prices::{Prices, Prompt, USUAL_BYTES_A_TOKEN, UnknownModel};
-    use runguard_core::run::{Asked, Ceilings, Loops, Money, Progress, Run};
+    use runguard_core::run::{Ceilings, Loops, ModelQuestion, Money, Progress, Run};
 
     /// A model whose answers are followed, and how a provider counts: it thinks unseen, writes, and says it at the end.
     #[derive(Debug, Clone)]
@@ -538,7 +538,7 @@ mod tests {
             for ended in [Ended::ByProvider, Ended::Broken, Ended::CallerLeft, Ended::Stopped] {
                 let budget = Budget::new(Limits { usd: Some(NanoDollars::from_nanos(limit * 1_000_000).unwrap()), ..Limits::default() });
                 let mut run = Run::new("run", Ceilings::default(), Loops::default(), None, Some(Money::InProcess(budget.clone())));
-                let asked = Asked {
+                let asked = ModelQuestion {
                     model: told.model,
                     prompt: Prompt { bytes: times.of_read(question.most_prompt) * USUAL_BYTES_A_TOKEN, attachments: 0 },
                     max_output: Some(times.of_written(bound)),

@@ -37,7 +37,7 @@ pub(crate) enum Address {
         model: String,
         behind: String,
     },
-    Bedrock(bedrock::Asked),
+    Bedrock(bedrock::BedrockPath),
 }
 
 impl Address {

@@ -206,7 +206,7 @@ pub struct Nearest {
 pub fn is_degraded(row: &RowRef<'_>) -> bool {
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct Said {
+    struct LoggedAnswer {
         degraded: bool,
         fallback: Fallback,
     }
@@ -227,7 +227,7 @@ pub fn is_degraded(row: &RowRef<'_>) -> bool {
     if !(row.answer.contains("\"degraded\":true") || row.answer.contains("\"fallback\":")) {
         return false;
     }
-    let said: Said = read(row.answer);
+    let said: LoggedAnswer = read(row.answer);
     let is_fallback = match &said.fallback {
         Fallback::Is(is_active) => *is_active,
         Fallback::Named(name) => !name.is_empty(),
@@ -254,14 +254,14 @@ impl Logged<'_> {
     fn fired(&self, reason: Reason) -> bool {
         #[derive(Default, Deserialize)]
         #[serde(default)]
-        struct Said {
+        struct LoggedAnswer {
             signals: Vec<Signal>,
         }
         #[derive(Deserialize)]
         struct Signal {
             reason: Named<Reason>,
         }
-        self.row.gives(reason) || read::<Said>(&self.row.answer).signals.iter().any(|signal| signal.reason == reason)
+        self.row.gives(reason) || read::<LoggedAnswer>(&self.row.answer).signals.iter().any(|signal| signal.reason == reason)
     }
 }
 
@@ -359,7 +359,7 @@ pub struct Terms<'a> {
 
 /// What the log knows of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Known {
+pub(crate) enum KnownText {
     /// What the rule made of it.
     Finding,
     /// A pattern is there, and what it found is not told.
@@ -370,11 +370,11 @@ pub(crate) enum Known {
 
 impl Terms<'_> {
     /// Whether the log's word on a text is taken, or the text.
-    pub(crate) fn reading(&self, known: Known, kept: &str, most_chars: usize, doubts: &mut Doubts) -> Reading {
-        if known == Known::Finding && !self.changes_patterns {
+    pub(crate) fn reading(&self, known: KnownText, kept: &str, most_chars: usize, doubts: &mut Doubts) -> Reading {
+        if known == KnownText::Finding && !self.changes_patterns {
             return Reading::Word;
         }
-        if (known != Known::NotAsked || self.changes_patterns) && !self.is_whole(kept, most_chars) {
+        if (known != KnownText::NotAsked || self.changes_patterns) && !self.is_whole(kept, most_chars) {
             doubts.add(Doubt::TEXT_CUT);
         }
         Reading::Text
@@ -396,9 +396,9 @@ impl Terms<'_> {
         doubts: &mut Doubts,
     ) -> (Reading, String) {
         let known = match pattern.filter(|pattern| pattern.is_set()) {
-            Some(_) if rulebook.mode_of(missing) == Mode::Off => Known::Nothing,
-            Some(_) => Known::Finding,
-            None => Known::NotAsked,
+            Some(_) if rulebook.mode_of(missing) == Mode::Off => KnownText::Nothing,
+            Some(_) => KnownText::Finding,
+            None => KnownText::NotAsked,
         };
         let reading = self.reading(known, kept, most_chars, doubts);
         let text = match reading {

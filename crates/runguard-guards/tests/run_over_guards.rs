@@ -12,7 +12,7 @@ use runguard_core::calendar::Period;
 use runguard_core::ledger::Scope;
 use runguard_core::money::NanoDollars;
 use runguard_core::prices::{Prices, Prompt, UnknownModel, UnknownModelError, Usage};
-use runguard_core::run::{Asked, Ceilings, Loops, Money, Progress, Refusal, Run, ServiceBudget, Unanswered, Used};
+use runguard_core::run::{Ceilings, Loops, ModelQuestion, Money, Progress, Refusal, Run, ServiceBudget, Unanswered, Used};
 use runguard_core::text::StoreText;
 use runguard_guards::Policy;
 use runguard_guards::answer::{Envelope, Shape};
@@ -113,7 +113,7 @@ fn a_call_leaves_nothing_set_aside_in_the_scope_of_its_model() {
     ] {
         let mut guards = Guards::with_scopes(&json!({"model": {"day": {"max_usd": 10}}}));
         let mut run = run_with(budget_of("run"));
-        let asked = Asked {
+        let asked = ModelQuestion {
             model: "gpt-4o",
             prompt: Prompt::default(),
             max_output: Some(1_000),

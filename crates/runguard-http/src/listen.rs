@@ -5,7 +5,7 @@ use crate::crowd::Crowd;
 use crate::files::connections_that_fit;
 use crate::reply::Reply;
 use crate::request_id::{RequestId, RequestIds};
-use crate::tls::{Certificates, Files, TlsError, Told};
+use crate::tls::{CertificateNews, Certificates, Files, TlsError};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper_util::server::graceful::GracefulShutdown;
@@ -56,7 +56,7 @@ pub struct Options {
     pub max_connections: u32,
     pub tls: Option<Files>,
     /// Who hears of certificates that change.
-    pub told: Told,
+    pub told: CertificateNews,
     pub threads: Threads,
 }
 
@@ -98,7 +98,7 @@ pub struct Listener {
     address: SocketAddr,
     seats: Arc<Seats>,
     certificates: Option<Arc<Certificates>>,
-    told: Told,
+    told: CertificateNews,
     threads: Threads,
     stopping: watch::Sender<bool>,
 }

@@ -41,9 +41,9 @@ pub(crate) struct Certificates {
 
 /// Whom to tell of changed certificates.
 #[derive(Clone)]
-pub struct Told(Arc<dyn Fn(Option<(&Path, String)>) + Send + Sync>);
+pub struct CertificateNews(Arc<dyn Fn(Option<(&Path, String)>) + Send + Sync>);
 
-impl Told {
+impl CertificateNews {
     pub fn new(hear: impl Fn(Option<(&Path, String)>) + Send + Sync + 'static) -> Self {
         Self(Arc::new(hear))
     }
@@ -58,9 +58,9 @@ impl Told {
     }
 }
 
-impl std::fmt::Debug for Told {
+impl std::fmt::Debug for CertificateNews {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Told")
+        f.write_str("CertificateNews")
     }
 }
 
@@ -76,7 +76,7 @@ impl Certificates {
 
     /// Looks every second whether the files have changed, as programs that renew certificates replace them. Ends never.
     /// `tell` hears of every change: nothing when it is in force, the file and the error when it is not.
-    pub(crate) async fn follow(self: Arc<Self>, tell: Told) {
+    pub(crate) async fn follow(self: Arc<Self>, tell: CertificateNews) {
         const LOOK_EVERY: Duration = Duration::from_secs(1);
         let mut seen = self.stamps();
         loop {

@@ -5,7 +5,7 @@
 
 use crate::evaluate::Recorded;
 use crate::format::OpenError;
-use crate::rules::{Cause, Guards, Onlooker, Seen};
+use crate::rules::{Cause, Guards, Onlooker, StepFindings};
 use crate::trace::{Broken, Detail, Kind, Run};
 use crate::tune::{Amounts, amounts};
 use runguard_core::detect::stall::{Counters, Rung, StallRule, StallSettings, StallState, Verdict};
@@ -154,8 +154,8 @@ impl Onlooker for Timeline {
         self.before = state.counters(settings);
     }
 
-    fn after(&mut self, seen: &Seen<'_>) {
-        let Seen { at, step, stall, verdict, others, ended } = *seen;
+    fn after(&mut self, seen: &StepFindings<'_>) {
+        let StepFindings { at, step, stall, verdict, others, ended } = *seen;
         if step.spoke == Some(true) {
             let before = std::mem::take(&mut self.before);
             if let Some(last) = self.steps.last_mut() {
@@ -282,7 +282,7 @@ impl Explained {
 
 /// Which run is meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wanted {
+pub enum WhichRun {
     /// The first of the file.
     First(PathBuf),
     Line(PathBuf, u64),
@@ -291,7 +291,7 @@ pub enum Wanted {
     AnyFile(String),
 }
 
-impl Wanted {
+impl WhichRun {
     /// `FILE`, `FILE:LINE`, `FILE#ID`, or else an id. A file that is there under the whole name is that file.
     pub fn read(text: &str, is_file: impl Fn(&Path) -> bool) -> Self {
         let file = |name: &str| Some(PathBuf::from(name)).filter(|path| is_file(path));
@@ -305,7 +305,7 @@ impl Wanted {
     }
 }
 
-impl Wanted {
+impl WhichRun {
     /// The one file it can be in.
     pub fn file(&self) -> Option<&PathBuf> {
         match self {
@@ -348,17 +348,17 @@ impl std::error::Error for NotFound {}
 const KEPT_BROKEN: usize = 20;
 
 /// The run that is meant, with its texts, and whether its file holds others.
-pub fn find(wanted: &Wanted, recorded: &Recorded<'_>, detail: Detail) -> Result<(Run, bool), NotFound> {
+pub fn find(wanted: &WhichRun, recorded: &Recorded<'_>, detail: Detail) -> Result<(Run, bool), NotFound> {
     let (files, name) = match wanted {
-        Wanted::First(file) => (std::slice::from_ref(file), "a run".to_owned()),
-        Wanted::Line(file, line) => (std::slice::from_ref(file), format!("the run of line {line}")),
-        Wanted::Id(file, id) => (std::slice::from_ref(file), format!("`{id}`")),
-        Wanted::AnyFile(id) => (recorded.files, format!("`{id}`")),
+        WhichRun::First(file) => (std::slice::from_ref(file), "a run".to_owned()),
+        WhichRun::Line(file, line) => (std::slice::from_ref(file), format!("the run of line {line}")),
+        WhichRun::Id(file, id) => (std::slice::from_ref(file), format!("`{id}`")),
+        WhichRun::AnyFile(id) => (recorded.files, format!("`{id}`")),
     };
     let is_meant = |run: &Run| match wanted {
-        Wanted::First(_) => true,
-        Wanted::Line(_, line) => run.place.line == *line,
-        Wanted::Id(_, id) | Wanted::AnyFile(id) => run.id == *id,
+        WhichRun::First(_) => true,
+        WhichRun::Line(_, line) => run.place.line == *line,
+        WhichRun::Id(_, id) | WhichRun::AnyFile(id) => run.id == *id,
     };
     let (mut read, mut broken) = (0, Vec::new());
     for file in files {
@@ -548,13 +548,13 @@ mod tests {
     #[test]
     fn a_run_is_named_in_four_ways() {
         let is_file = |path: &Path| ["a.jsonl", "b:3", "c#1"].iter().any(|name| Path::new(name) == path);
-        let read = |text: &str| Wanted::read(text, is_file);
-        assert_eq!(read("a.jsonl"), Wanted::First("a.jsonl".into()));
-        assert_eq!(read("a.jsonl:12"), Wanted::Line("a.jsonl".into(), 12));
-        assert_eq!(read("a.jsonl#r#1"), Wanted::Id("a.jsonl".into(), "r#1".into()));
-        assert_eq!(read("b:3"), Wanted::First("b:3".into()), "a file of that name");
-        assert_eq!(read("c#1#x"), Wanted::Id("c#1".into(), "x".into()));
-        assert_eq!(read("run:7"), Wanted::AnyFile("run:7".into()));
+        let read = |text: &str| WhichRun::read(text, is_file);
+        assert_eq!(read("a.jsonl"), WhichRun::First("a.jsonl".into()));
+        assert_eq!(read("a.jsonl:12"), WhichRun::Line("a.jsonl".into(), 12));
+        assert_eq!(read("a.jsonl#r#1"), WhichRun::Id("a.jsonl".into(), "r#1".into()));
+        assert_eq!(read("b:3"), WhichRun::First("b:3".into()), "a file of that name");
+        assert_eq!(read("c#1#x"), WhichRun::Id("c#1".into(), "x".into()));
+        assert_eq!(read("run:7"), WhichRun::AnyFile("run:7".into()));
     }
 
     #[test]
@@ -567,16 +567,16 @@ mod tests {
         }
         writeln!(file, "{{").unwrap();
         let (path, labels) = (file.path().to_owned(), Labels::default());
-        let found = |wanted: Wanted| {
+        let found = |wanted: WhichRun| {
             find(&wanted, &Recorded::of(std::slice::from_ref(&path), &labels), Detail::TEXTS).map(|(run, others)| (run.id, others))
         };
-        assert_eq!(found(Wanted::First(path.clone())).unwrap(), ("a".to_owned(), true));
-        assert_eq!(found(Wanted::Line(path.clone(), 2)).unwrap().0, "b");
-        assert_eq!(found(Wanted::AnyFile("b".into())).unwrap().0, "b");
-        let missing = found(Wanted::AnyFile("c".into())).unwrap_err().to_string();
+        assert_eq!(found(WhichRun::First(path.clone())).unwrap(), ("a".to_owned(), true));
+        assert_eq!(found(WhichRun::Line(path.clone(), 2)).unwrap().0, "b");
+        assert_eq!(found(WhichRun::AnyFile("b".into())).unwrap().0, "b");
+        let missing = found(WhichRun::AnyFile("c".into())).unwrap_err().to_string();
         assert!(missing.contains("`c` is not among the 2 runs") && missing.contains(":3: "), "{missing}");
-        assert!(matches!(found(Wanted::First("/nowhere".into())), Err(NotFound::Unreadable(_))));
-        let (run, _) = find(&Wanted::AnyFile("b".into()), &Recorded::of(&[path], &labels), Detail::TEXTS).unwrap();
+        assert!(matches!(found(WhichRun::First("/nowhere".into())), Err(NotFound::Unreadable(_))));
+        let (run, _) = find(&WhichRun::AnyFile("b".into()), &Recorded::of(&[path], &labels), Detail::TEXTS).unwrap();
         assert_eq!(run.steps[0].texts.as_ref().unwrap().args, r#"{"c":"ls"}"#);
     }
 
@@ -589,9 +589,9 @@ mod tests {
         let (files, labels) = ([PathBuf::from("named.jsonl")], Labels::default());
         let instead = [(files[0].clone(), copy.path().to_owned())].into();
         let recorded = Recorded { instead: &instead, ..Recorded::of(&files, &labels) };
-        let (run, _) = find(&Wanted::AnyFile("a".into()), &recorded, Detail::TEXTS).unwrap();
+        let (run, _) = find(&WhichRun::AnyFile("a".into()), &recorded, Detail::TEXTS).unwrap();
         assert_eq!(*run.place.file, *files[0]);
-        let missing = find(&Wanted::AnyFile("b".into()), &recorded, Detail::TEXTS).unwrap_err().to_string();
+        let missing = find(&WhichRun::AnyFile("b".into()), &recorded, Detail::TEXTS).unwrap_err().to_string();
         assert!(missing.contains("the first: named.jsonl:2"), "{missing}");
         let guards = Guards::new(Presets::default(), &Tree::new(), &[Watched::Stall], Caps::default()).unwrap();
         let (detail, progress) = (Detail::FINGERPRINTS, Progress::default());

@@ -61,46 +61,26 @@ impl Part {
     }
 
     fn of(settings: &StallSettings, rule: StallRule) -> Self {
-        let stop = match rule {
-            StallRule::Identical => settings.identical.stop,
-            StallRule::Cycle => settings.cycle.stop,
-            StallRule::SameError => settings.same_error.stop,
-            StallRule::Messages => settings.messages.stop,
-            StallRule::Unmoved => settings.unmoved.stop,
-            StallRule::PutBack => settings.put_back.stop,
-            StallRule::SameResult => settings.same_result.stop,
-            StallRule::Failing => settings.failing.stop,
-            StallRule::LongRun if settings.long_run_tokens > 0 => {
-                return Self::Long { calls: settings.long_run.stop, tokens: settings.long_run_tokens };
-            }
-            StallRule::LongRun => settings.long_run.stop,
-            StallRule::Novelty if settings.novelty_window > 0 && settings.novelty_rung == Rung::Stop => {
-                return Self::Novelty { window: settings.novelty_window, max_new: settings.novelty_max_new };
-            }
-            StallRule::Novelty => 0,
+        let Some(Ladder { stop, .. }) = settings.clone().ladder_mut(rule).copied() else {
+            let stops = settings.novelty_window > 0 && settings.novelty_rung == Rung::Stop;
+            let (window, max_new) = (settings.novelty_window, settings.novelty_max_new);
+            return if stops { Self::Novelty { window, max_new } } else { Self::Off };
         };
-        if stop == 0 { Self::Off } else { Self::Stop(stop) }
+        match (rule, settings.long_run_tokens) {
+            (StallRule::LongRun, tokens @ 1..) => Self::Long { calls: stop, tokens },
+            _ if stop == 0 => Self::Off,
+            _ => Self::Stop(stop),
+        }
     }
 
     fn apply(self, rule: StallRule, settings: &mut StallSettings) {
-        let ladder = match rule {
-            StallRule::Identical => &mut settings.identical,
-            StallRule::Cycle => &mut settings.cycle,
-            StallRule::SameError => &mut settings.same_error,
-            StallRule::Messages => &mut settings.messages,
-            StallRule::Unmoved => &mut settings.unmoved,
-            StallRule::PutBack => &mut settings.put_back,
-            StallRule::SameResult => &mut settings.same_result,
-            StallRule::Failing => &mut settings.failing,
-            StallRule::LongRun => {
-                settings.long_run_tokens = if let Self::Long { tokens, .. } = self { tokens } else { 0 };
-                &mut settings.long_run
-            }
-            StallRule::Novelty => {
-                let (window, max_new) = if let Self::Novelty { window, max_new } = self { (window, max_new) } else { (0, 0) };
-                (settings.novelty_window, settings.novelty_max_new, settings.novelty_rung) = (window, max_new, Rung::Stop);
-                return;
-            }
+        if rule == StallRule::LongRun {
+            settings.long_run_tokens = if let Self::Long { tokens, .. } = self { tokens } else { 0 };
+        }
+        let Some(ladder) = settings.ladder_mut(rule) else {
+            let (window, max_new) = if let Self::Novelty { window, max_new } = self { (window, max_new) } else { (0, 0) };
+            (settings.novelty_window, settings.novelty_max_new, settings.novelty_rung) = (window, max_new, Rung::Stop);
+            return;
         };
         *ladder = match self {
             // The model is told before it is stopped, as far as there is a before.
@@ -289,25 +269,8 @@ fn tidy(mut parts: Vec<Part>) -> Vec<Part> {
 }
 
 /// One rule, with all others off.
-pub(crate) fn only(rule: StallRule, mut settings: StallSettings) -> StallSettings {
-    RULES.into_iter().filter(|other| *other != rule).for_each(|other| silence(other, &mut settings));
-    settings
-}
-
-pub(crate) fn silence(rule: StallRule, settings: &mut StallSettings) {
-    const NEVER: Ladder = Ladder { steer: 0, block: 0, stop: 0 };
-    match rule {
-        StallRule::Identical => settings.identical = NEVER,
-        StallRule::Cycle => settings.cycle = NEVER,
-        StallRule::Novelty => (settings.novelty_window, settings.novelty_max_new) = (0, 0),
-        StallRule::SameError => settings.same_error = NEVER,
-        StallRule::Messages => settings.messages = NEVER,
-        StallRule::Unmoved => settings.unmoved = NEVER,
-        StallRule::PutBack => settings.put_back = NEVER,
-        StallRule::SameResult => settings.same_result = NEVER,
-        StallRule::Failing => settings.failing = NEVER,
-        StallRule::LongRun => (settings.long_run, settings.long_run_tokens) = (NEVER, 0),
-    }
+pub(crate) fn only(rule: StallRule, settings: StallSettings) -> StallSettings {
+    RULES.into_iter().filter(|other| *other != rule).fold(settings, StallSettings::without)
 }
 
 /// What a candidate came to.

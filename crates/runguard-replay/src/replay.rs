@@ -18,7 +18,7 @@ pub use positions::Where;
 use crate::evaluate::{Lengths, Order, Reading, Share, Tally, Worker, dollars_of, each_run, tokens_of};
 use crate::format;
 use crate::packed::write_frame;
-use crate::rules::{Cause, Contender, Ender, Found, Guards, Nudge, Other, Watch, Watched};
+use crate::rules::{Cause, Contender, Ender, Guards, Nudge, Other, RunFindings, Watch, Watched};
 use crate::trace::{Broken, Detail, Run};
 use examples::{Examples, Most};
 use groups::Groups;
@@ -368,7 +368,7 @@ impl Sums {
         }
     }
 
-    fn add(&mut self, run: &Run, found: &Found, stops: &[Option<usize>], order: Order) {
+    fn add(&mut self, run: &Run, found: &RunFindings, stops: &[Option<usize>], order: Order) {
         let (steps, tokens, dollars) = (run.steps.len() as u64, tokens_of(&run.steps), dollars_of(&run.steps));
         self.runs += 1;
         self.steps += steps;

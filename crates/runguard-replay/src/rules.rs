@@ -510,7 +510,7 @@ fn kept_for_ever(volatile: &VolatileResults) -> &'static VolatileResults {
 
 /// What became of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
+pub struct RunFindings {
     pub preset: Preset,
     /// The step it was ended after, from 0, and by what.
     pub ended: Option<(usize, Cause)>,
@@ -522,7 +522,7 @@ pub struct Found {
     pub has_times: bool,
 }
 
-impl Found {
+impl RunFindings {
     fn finds(&mut self, ender: Ender, at: usize, cause: Cause, mode: Mode) {
         if mode == Mode::Off {
             return;
@@ -547,7 +547,7 @@ pub trait Onlooker {
     fn before(&mut self, _state: &StallState, _settings: &StallSettings) {}
 
     /// A step was taken through everything.
-    fn after(&mut self, _seen: &Seen<'_>) {}
+    fn after(&mut self, _seen: &StepFindings<'_>) {}
 }
 
 /// Nobody.
@@ -555,7 +555,7 @@ impl Onlooker for () {}
 
 /// What guards made of a step.
 #[derive(Debug)]
-pub struct Seen<'a> {
+pub struct StepFindings<'a> {
     pub at: usize,
     pub step: &'a Step,
     /// The stall detector after the step, and the thresholds it was asked by, unless it is off.
@@ -587,16 +587,16 @@ pub struct Watch<'a> {
 
 impl Watch<'_> {
     /// Takes a run through all guards, to its recorded end whatever ends it earlier.
-    pub fn run(&mut self, run: &Run) -> Found {
+    pub fn run(&mut self, run: &Run) -> RunFindings {
         self.run_before(run, &mut ())
     }
 
     /// [`Self::run`], with somebody looking on.
-    pub fn run_before(&mut self, run: &Run, onlooker: &mut impl Onlooker) -> Found {
+    pub fn run_before(&mut self, run: &Run, onlooker: &mut impl Onlooker) -> RunFindings {
         let guards = self.guards;
         let policies = guards.policies_of(run);
         let mut kind = guards.presets.of(&run.source);
-        let mut found = Found { preset: kind.preset(), ended: None, alone: [None; 6], nudges: [0; 5], has_times: false };
+        let mut found = RunFindings { preset: kind.preset(), ended: None, alone: [None; 6], nudges: [0; 5], has_times: false };
         let mut spending = Spending::new(&guards.caps);
         let mut turn = TurnCalls::default();
         let mut loops = self.loops;
@@ -661,7 +661,7 @@ impl Watch<'_> {
                     turn = TurnCalls::default();
                 }
             }
-            onlooker.after(&Seen {
+            onlooker.after(&StepFindings {
                 at,
                 step,
                 stall: asked_by.map(|settings| (&self.stall_state, settings)),
@@ -705,7 +705,7 @@ fn name_call(name: &mut String, step: &Step) {
 
 /// Whether a call is skipped; else it is counted. Arguments that were not kept whole are known by their fingerprint: the same
 /// call is seen then, a similar one is not.
-fn ask_tracker(turn: &mut TurnCalls, policy: &Policy, step: &Step, found: &mut Found) {
+fn ask_tracker(turn: &mut TurnCalls, policy: &Policy, step: &Step, found: &mut RunFindings) {
     let book = policy.tool_call.for_subject(&step.tool);
     if book.mode == Mode::Off {
         return;
@@ -748,7 +748,7 @@ impl Spending {
         }
     }
 
-    fn step(&mut self, at: usize, step: &Step, found: &mut Found, others: &mut Vec<(Cause, Mode)>) {
+    fn step(&mut self, at: usize, step: &Step, found: &mut RunFindings, others: &mut Vec<(Cause, Mode)>) {
         let costs = [
             (Ender::Steps, &mut self.steps, Cost::tokens(1)),
             (Ender::Tokens, &mut self.tokens, Cost::tokens(step.tokens)),

@@ -11,7 +11,7 @@ use crate::labels::Labels;
 use crate::rules::{Caps, Contender, Guards, Presets, Rule, Watched as Guard};
 use crate::trace::{Detail, Kind, Run, Step};
 use runguard_core::detect::loops::{Called, LoopSettings, Trail};
-use runguard_core::detect::stall::{Ladder, StallRule, StallSettings};
+use runguard_core::detect::stall::{StallRule, StallSettings};
 use runguard_core::limits::InvalidSetting;
 use runguard_core::time::Timestamp;
 use runguard_guards::policy::Tree;
@@ -76,22 +76,11 @@ fn axis_of(rule: StallRule, can_be_off: bool, stops: &[u32]) -> Result<Axis, Inv
 
 /// Of novelty the window is tuned. The same for every preset, so that few numbers meet many runs.
 fn set_stop(rule: StallRule, stop: u32, settings: &mut StallSettings) {
-    let ladder = match rule {
-        StallRule::Identical => &mut settings.identical,
-        StallRule::Cycle => &mut settings.cycle,
-        StallRule::SameError => &mut settings.same_error,
-        StallRule::Messages => &mut settings.messages,
-        StallRule::Unmoved => &mut settings.unmoved,
-        StallRule::PutBack => &mut settings.put_back,
-        StallRule::SameResult => &mut settings.same_result,
-        StallRule::Failing => &mut settings.failing,
-        StallRule::LongRun => &mut settings.long_run,
-        StallRule::Novelty => {
-            settings.novelty_window = stop;
-            return;
-        }
-    };
-    *ladder = Ladder { stop, ..*ladder };
+    if let Some(ladder) = settings.ladder_mut(rule) {
+        ladder.stop = stop;
+    } else {
+        settings.novelty_window = stop;
+    }
 }
 
 /// Ends a run after so many steps more, which are known beforehand.

@@ -38,7 +38,7 @@ impl Server {
         }
         let tls = tls::Files::unless_empty(settings.tls_cert.into(), settings.tls_key.into());
         let service = engine.clone();
-        let told = tls::Told::new(move |refused| match refused {
+        let told = tls::CertificateNews::new(move |refused| match refused {
             Some((file, error)) => service.refusals.refuse(Watched::Certificate, file, error),
             None => service.refusals.clear(Watched::Certificate),
         });

@@ -7,11 +7,13 @@ mod examples;
 mod guard_routes;
 mod json;
 mod log_routes;
+mod log_schemas;
 mod page;
 
 use self::guard_routes::guard_operation;
 use self::json::json;
-use self::log_routes::{circuit_schema, decision_schema, log_routes};
+use self::log_routes::log_routes;
+use self::log_schemas::{circuit_schema, decision_schema};
 pub use self::page::page;
 use runguard_core::row::{Action, Outcome};
 use runguard_core::{GuardName, Reason};

@@ -156,7 +156,7 @@ async fn add(node: Arc<Cluster>) -> StoreHealth {
         Decided::Keep(view.store_health(), Written { row: row(), changes })
     };
     match node.apply(&cells, step).await {
-        Ok(standing) => standing,
+        Ok(health) => health,
         Err(error) => {
             eprintln!("{error}");
             std::process::exit(1)

@@ -231,8 +231,8 @@ impl Embedded {
         Ok(reply)
     }
 
-    fn kept(&self, awaited: Awaited) -> Kept {
-        Kept { inner: self.inner.clone(), awaited }
+    fn kept(&self, awaited: Awaited) -> PendingWrite {
+        PendingWrite { inner: self.inner.clone(), awaited }
     }
 
     /// Brings entries from disk that have left memory, or have not come back since the start.
@@ -470,12 +470,12 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<Joi
 
 /// What a step kept, or rests on, until it is safe.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct PendingWrite {
     inner: Arc<Inner>,
     awaited: Awaited,
 }
 
-impl Kept {
+impl PendingWrite {
     pub(crate) async fn wait(mut self) -> Result<(), StoreError> {
         if let Some(written) = self.is_written() {
             return written;
@@ -506,7 +506,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for PendingWrite {
     /// Who does not wait any more leaves nothing behind that others have to wait for.
     fn drop(&mut self) {
         if let Awaited::Row(_) = self.awaited {
@@ -731,7 +731,7 @@ pub(crate) fn decode_hash(bytes: &[u8]) -> u128 {
 }
 
 /// What the index says of itself and of the log.
-struct Known {
+struct IndexFacts {
     checkpointed: u64,
     indexed: u64,
     /// The last row that a state rests on.
@@ -741,8 +741,8 @@ struct Known {
     holds_states: bool,
 }
 
-fn known_to_index(index: &Connection) -> Result<Known, rusqlite::Error> {
-    Ok(Known {
+fn known_to_index(index: &Connection) -> Result<IndexFacts, rusqlite::Error> {
+    Ok(IndexFacts {
         checkpointed: crate::embedded::query::progress(index, "checkpointed")?,
         indexed: crate::embedded::query::progress(index, "indexed")?,
         newest: crate::embedded::query::progress(index, "newest")?.max(crate::embedded::query::progress(index, "checkpointed")?),

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 #[derive(Debug, Default)]
-struct Held {
+struct MemoryTables {
     /// By entry, then by slot and subject.
     states: BTreeMap<Key, BTreeMap<(u8, String), Vec<u8>>>,
     rows: Vec<RowWithEffects>,
@@ -45,7 +45,7 @@ pub enum LogFault {
     ErasesNothing,
 }
 
-impl Held {
+impl MemoryTables {
     fn as_log(&self) -> Result<(), StoreError> {
         match self.log_fault {
             LogFault::Sound | LogFault::AnswersLost | LogFault::ErasesNothing => Ok(()),
@@ -62,7 +62,7 @@ pub struct Memory {
 #[derive(Debug)]
 struct Inner {
     health: StoreHealth,
-    held: Mutex<Held>,
+    held: Mutex<MemoryTables>,
     committed: watch::Sender<u64>,
 }
 
@@ -72,7 +72,7 @@ impl Default for Memory {
     }
 }
 
-impl Held {
+impl MemoryTables {
     fn push(&mut self, kept: RowWithEffects) {
         let Row { seq, at, tenant, guard, kind, outcome, reason, .. } = &kept.row;
         self.last_seq = *seq;
@@ -86,11 +86,11 @@ impl Held {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, MemoryTables> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn append(&self, held: &mut Held, row: Row, effects: Vec<u8>) {
+    fn append(&self, held: &mut MemoryTables, row: Row, effects: Vec<u8>) {
         let seq = held.last_seq + 1;
         held.push(RowWithEffects { row: Row { seq, ..row }, effects });
         self.committed.send_replace(held.last_seq);
@@ -128,7 +128,7 @@ impl Memory {
     }
 
     pub(crate) fn clear(&self) {
-        *self.inner.lock() = Held::default();
+        *self.inner.lock() = MemoryTables::default();
     }
 
     pub(crate) fn remember(&self, cells: &[Cell<'_>], states: Vec<Option<Vec<u8>>>) {

@@ -6,23 +6,29 @@
 //! here: the caller knows whether its answer is still wanted, and sending again is safe ([`Link::swap`]).
 
 mod address;
+mod call;
+mod keys;
 mod nodes;
+mod options;
 mod server;
+
+pub use options::{OpenError, RedisOptions};
 
 use crate::cluster::SharedClock;
 use crate::cluster::link::{
-    About, CellName, Condition, EntryId, Link, LinkError, Met, Put, STATES_ANEW, Said, Swap, Swapped, Value, names_of, settle_chains,
+    About, CellName, Condition, EntryId, Link, LinkError, Met, STATES_ANEW, Said, Swap, Swapped, Value, names_of, settle_chains,
 };
 use crate::key::Names;
 use address::{Address, Kind};
+use call::{MOST_KEEP_MILLIS, ScriptCall, array, read_entry, read_swapped, read_value, strange};
 use futures_util::future::join_all;
+use keys::Keys;
 use nodes::{Home, Nodes};
 use redis::Pipeline;
 use redis::Value as Reply;
-use server::{Dialer, random, text};
+use server::{random, text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -34,11 +40,8 @@ const ENDS: &str = include_str!("redis/ends.lua");
 const LEASE: &str = include_str!("redis/lease.lua");
 const ERASING: &str = include_str!("redis/erasing.lua");
 
-const MOST_PARTITIONS: u16 = 4096;
 /// Longer than anybody waits for entries in one call.
 const MOST_WAIT_MILLIS: u64 = 30_000;
-/// A state is kept at most this long (about 30,000 years): Redis adds it to the time and must not overflow.
-const MOST_KEEP_MILLIS: u64 = 1 << 50;
 /// Between two looks for entries where the server cannot wait for us.
 const POLL: Duration = Duration::from_millis(20);
 /// A swap may arrive so much later than its sender waits for the answer: what clocks are apart.
@@ -47,113 +50,6 @@ const LATE: Duration = Duration::from_millis(250);
 const WROTE_MILLIS: u64 = 7 * 24 * 3600 * 1000;
 /// How often a database that is being set up by another node is looked at again.
 const MOST_ROUNDS: usize = 20;
-
-/// Where the database is and how it is used.
-#[derive(Clone)]
-pub struct RedisOptions {
-    /// `redis://user:password@host:port/database`; `rediss://` with TLS; several hosts with commas, of which the primary is
-    /// used; `redis+cluster://` or `rediss+cluster://` for Redis Cluster.
-    pub url: String,
-    /// Begins every key.
-    pub prefix: String,
-    /// Fixed for a database once it is created.
-    pub partitions: u16,
-    /// Entries in one partition's stream before swaps are refused as full.
-    pub stream_limit: u64,
-    /// Certificates (PEM) to trust instead of the system's.
-    pub ca_file: Option<PathBuf>,
-    /// Replicas that must have a swap before it counts.
-    pub replicas: u32,
-    /// For connecting, and for every answer.
-    pub timeout: Duration,
-}
-
-impl fmt::Debug for RedisOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hosts = Address::parse(&self.url).map(|address| address.places).unwrap_or_default();
-        f.debug_struct("RedisOptions").field("hosts", &hosts).field("prefix", &self.prefix).finish_non_exhaustive()
-    }
-}
-
-/// The database cannot be used.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum OpenError {
-    #[error(
-        "the address of Redis cannot be used: {0}. Write redis://user:password@host:port/database, rediss:// for TLS, redis+cluster:// for Redis Cluster"
-    )]
-    Url(String),
-    #[error("the number of partitions must be 1 to {MOST_PARTITIONS}, not {0}", found)]
-    Partitions { found: u16 },
-    #[error("cannot read the certificates in {path}: {detail}. It must be a PEM file that the service may read", path = path.display())]
-    CaFile { path: PathBuf, detail: String },
-    #[error("Redis at {place} is not reached: {detail}. Is it running, are host and port right, does a firewall let us through?")]
-    Unreachable { place: String, detail: String },
-    #[error("Redis at {place} closes the connection at once. If it expects TLS, write rediss:// in its address")]
-    Closed { place: String },
-    #[error(
-        "no TLS with Redis at {place}: {detail}. Its certificate must be for this host name and from an authority the system trusts, or one in `store.ca_file`; if it speaks no TLS on this port, write redis:// in its address"
-    )]
-    Tls { place: String, detail: String },
-    #[error("Redis at {place} does not take the login: {detail}. Check user and password in its address (percent-encode : / @)")]
-    Password { place: String, detail: String },
-    #[error("Redis at {place} does not allow what RunGuard needs: {detail}. Give its user the rights that the documentation lists")]
-    NotAllowed { place: String, detail: String },
-    #[error("Redis at {place} is a replica. Give the address of the primary, or of all servers with commas between")]
-    Replica { place: String },
-    #[error(
-        "{places} both say that they are the primary. Make one of them a replica of the other (REPLICAOF), or take it out of the address"
-    )]
-    TwoPrimaries { places: String },
-    #[error("Redis at {place} is part of a Redis Cluster. Write redis+cluster:// (or rediss+cluster://) in its address")]
-    ClusterMode { place: String },
-    #[error("Redis at {place} is not part of a Redis Cluster. Write redis:// (or rediss://) in its address")]
-    NotCluster { place: String },
-    #[error("Redis at {place} is version {version}. RunGuard needs 6.2 or later, or Valkey")]
-    TooOld { place: String, version: String },
-    #[error("Redis at {place} is not ready: {detail}. Wait until it has loaded its data and the cluster is whole")]
-    Busy { place: String, detail: String },
-}
-
-impl RedisOptions {
-    /// How to reach the servers, if that can be made of it.
-    fn dialer(&self) -> Result<Dialer, OpenError> {
-        let address = Address::parse(&self.url)?;
-        if self.partitions == 0 || self.partitions > MOST_PARTITIONS {
-            return Err(OpenError::Partitions { found: self.partitions });
-        }
-        if address.tls {
-            // Fails when somebody was first; the workspace has only this one.
-            let _ = rustls::crypto::ring::default_provider().install_default();
-        }
-        let read = |path: PathBuf| match std::fs::read(&path) {
-            Ok(bytes) if bytes.windows(27).any(|window| window == b"-----BEGIN CERTIFICATE-----") => Ok(bytes),
-            Ok(_) => Err(OpenError::CaFile { path, detail: "there is no certificate in it".to_owned() }),
-            Err(error) => Err(OpenError::CaFile { path, detail: error.to_string() }),
-        };
-        let root_certificates = self.ca_file.clone().map(read).transpose()?;
-        Ok(Dialer { address, root_certificates, timeout: self.timeout })
-    }
-}
-
-impl OpenError {
-    /// It may be there in a moment, as it is.
-    pub fn is_away(&self) -> bool {
-        match self {
-            Self::Unreachable { .. } | Self::Closed { .. } | Self::Busy { .. } => true,
-            Self::Url(_)
-            | Self::Partitions { .. }
-            | Self::CaFile { .. }
-            | Self::Tls { .. }
-            | Self::Password { .. }
-            | Self::NotAllowed { .. }
-            | Self::Replica { .. }
-            | Self::TwoPrimaries { .. }
-            | Self::ClusterMode { .. }
-            | Self::NotCluster { .. }
-            | Self::TooOld { .. } => false,
-        }
-    }
-}
 
 /// A node's link to the database.
 pub struct RedisLink {
@@ -171,7 +67,7 @@ pub struct RedisLink {
     writer: u64,
     writes: AtomicU64,
     /// What [`Link::about`] told of.
-    known: Mutex<Known>,
+    known: Mutex<LastMet>,
     /// The server's clock, once it was asked.
     clock: OnceLock<SharedClock>,
     /// It was said that streams may not be asked where they end.
@@ -180,7 +76,7 @@ pub struct RedisLink {
 
 /// The database as this node last met it.
 #[derive(Default)]
-struct Known {
+struct LastMet {
     met: Met,
     /// Which set of states counts: one that came back older than it was begins another. The first has no name.
     states: String,
@@ -197,7 +93,7 @@ struct Known {
     lines: BTreeSet<u64>,
 }
 
-impl Known {
+impl LastMet {
     fn reached(&mut self, partition: u16, end: EntryId) {
         if let Some(known) = self.ends.get_mut(usize::from(partition)) {
             *known = end.max(*known);
@@ -216,50 +112,6 @@ impl Known {
 impl fmt::Debug for RedisLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisLink").field("kind", &self.kind).field("partitions", &self.partitions).finish_non_exhaustive()
-    }
-}
-
-struct Keys {
-    prefix: String,
-}
-
-impl Keys {
-    fn cell(&self, states: &str, name: &CellName) -> String {
-        format!("{}:{{{}}}:c{states}:{:032x}", self.prefix, name.partition(), name.hash())
-    }
-
-    fn log(&self, partition: u16) -> String {
-        format!("{}:{{{partition}}}:log", self.prefix)
-    }
-
-    /// In Redis Cluster every partition carries the generation too: a server that lost its data is one of several.
-    fn mark(&self, partition: u16) -> String {
-        format!("{}:{{{partition}}}:about", self.prefix)
-    }
-
-    fn wrote(&self, partition: Option<u16>, writer: u64) -> String {
-        let home = partition.map_or_else(|| "meta".to_owned(), |partition| partition.to_string());
-        format!("{}:{{{home}}}:wrote:{writer}", self.prefix)
-    }
-
-    fn about(&self) -> String {
-        format!("{}:{{meta}}:about", self.prefix)
-    }
-
-    fn endpoints(&self) -> String {
-        format!("{}:{{meta}}:endpoints", self.prefix)
-    }
-
-    fn lease(&self, name: &str) -> String {
-        format!("{}:{{meta}}:lease:{name}", self.prefix)
-    }
-
-    fn nodes(&self) -> String {
-        format!("{}:{{meta}}:nodes", self.prefix)
-    }
-
-    fn erasures(&self) -> String {
-        format!("{}:{{meta}}:erasing", self.prefix)
     }
 }
 
@@ -312,7 +164,7 @@ impl RedisLink {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, LastMet> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -569,98 +421,6 @@ impl RedisLink {
             }
         }
         Ok(found)
-    }
-}
-
-/// The arguments of one call of the script.
-struct ScriptCall<'a> {
-    keys: Vec<String>,
-    /// In the order of their keys.
-    streams: Vec<u16>,
-    /// After generation, fence, deadline and the write's number.
-    arguments: Vec<std::borrow::Cow<'a, [u8]>>,
-}
-
-impl<'a> ScriptCall<'a> {
-    fn write(keys: &Keys, wrote: String, states: &str, home: Home, stream_limit: u64, swaps: &'a [Swap]) -> ScriptCall<'a> {
-        let number = |number: u64| std::borrow::Cow::Owned(number.to_string().into_bytes());
-        let mut streams: BTreeMap<u16, u64> = BTreeMap::new();
-        for swap in swaps {
-            streams.insert(swap.partition, 0);
-        }
-        for (place, index) in streams.values_mut().zip(1..) {
-            *place = index;
-        }
-        let about = match home {
-            Home::Meta => keys.about(),
-            Home::Partition(partition) => keys.mark(partition),
-        };
-        let cells: usize = swaps.iter().map(|swap| swap.cells.len()).sum();
-        let mut call = ScriptCall {
-            keys: Vec::with_capacity(2 + streams.len() + cells),
-            streams: streams.keys().copied().collect(),
-            arguments: Vec::with_capacity(2 + 3 * (swaps.len() + cells)),
-        };
-        call.keys.extend([about, wrote]);
-        call.keys.extend(streams.keys().map(|partition| keys.log(*partition)));
-        // Lua counts exactly only so far.
-        call.arguments.extend([number(stream_limit.min(1 << 53)), number(streams.len() as u64)]);
-        for swap in swaps {
-            let stream = streams.get(&swap.partition).copied().unwrap_or(1);
-            call.arguments.extend([number(stream), number(swap.cells.len() as u64), swap.entry.as_slice().into()]);
-            for cell in &swap.cells {
-                call.keys.push(keys.cell(states, &cell.name));
-                let expect = if cell.expect == 0 { Vec::new() } else { cell.expect.to_be_bytes().to_vec() };
-                let (put, keep_millis) = match &cell.put {
-                    Put::Keep => (Vec::new(), 0),
-                    Put::Set { token, state, keep_millis } => {
-                        ([&token.to_be_bytes()[..], state].concat(), (*keep_millis).clamp(1, MOST_KEEP_MILLIS))
-                    }
-                };
-                call.arguments.extend([expect.into(), put.into(), number(keep_millis)]);
-            }
-        }
-        call
-    }
-}
-
-fn strange() -> LinkError {
-    LinkError::Refused("an answer that Redis does not give. Is something else listening there?".to_owned())
-}
-
-fn array(reply: Reply) -> Result<Vec<Reply>, LinkError> {
-    if let Reply::Array(parts) = reply { Ok(parts) } else { Err(strange()) }
-}
-
-fn read_value(reply: Reply) -> Option<Value> {
-    match reply {
-        Reply::Nil => Some(None),
-        Reply::BulkString(mut bytes) => {
-            let token = bytes.first_chunk::<8>().copied().map(u64::from_be_bytes)?;
-            bytes.drain(..8);
-            Some(Some((token, bytes)))
-        }
-        _ => None,
-    }
-}
-
-fn read_swapped(reply: Reply) -> Option<Swapped> {
-    match reply {
-        Reply::Int(1) => Some(Swapped::Done),
-        Reply::Int(2) => Some(Swapped::Full),
-        Reply::Array(values) => values.into_iter().map(read_value).collect::<Option<Vec<Value>>>().map(Swapped::Raced),
-        _ => None,
-    }
-}
-
-fn read_entry(reply: Reply) -> Result<(EntryId, Vec<u8>), LinkError> {
-    let [id, Reply::Array(fields)] = <[Reply; 2]>::try_from(array(reply)?).map_err(|_| strange())? else {
-        return Err(strange());
-    };
-    let id = text(&id).parse().map_err(|_| strange())?;
-    match fields.into_iter().nth(1) {
-        Some(Reply::BulkString(entry)) => Ok((id, entry)),
-        Some(_) | None => Err(strange()),
     }
 }
 

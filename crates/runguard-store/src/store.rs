@@ -4,7 +4,7 @@
 //! share their states, [`Memory`] the same promise with nothing in its way: the model the others are tested against.
 
 use crate::cluster::{Cluster, ClusterHealth, Fingerprints};
-use crate::embedded::{Embedded, Kept};
+use crate::embedded::{Embedded, PendingWrite};
 use crate::error::StoreError;
 use crate::key::{Family, Key, Names};
 use crate::log::{Follower, Order, RowFilter, RowWithEffects};
@@ -64,7 +64,7 @@ pub enum Decided<R> {
 /// Whether what a step kept is safe already.
 #[must_use = "nobody outside may hear of a decision that is not safe"]
 #[derive(Debug, Default)]
-pub struct Safe(pub(crate) Option<Kept>);
+pub struct Safe(pub(crate) Option<PendingWrite>);
 
 impl Safe {
     /// Waits for it.

@@ -51,9 +51,9 @@ impl BudgetTracker {
         step_id: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let recorded = match asked(py, [first, second, usd, session_id, step_id])? {
-            Asked::Dollars(usd) => self.budget.record(Cost::usd(money(usd, "usd")?)),
-            Asked::AnyCall => self.budget.count(NO_STEP).map(drop),
-            Asked::Call(session, step) => self.budget.count(&call_key(&session, &step)).map(drop),
+            UsedUp::Dollars(usd) => self.budget.record(Cost::usd(money(usd, "usd")?)),
+            UsedUp::AnyCall => self.budget.count(NO_STEP).map(drop),
+            UsedUp::Call(session, step) => self.budget.count(&call_key(&session, &step)).map(drop),
         };
         recorded.map_err(|exceeded| errors::budget_exceeded(py, &exceeded))
     }
@@ -230,7 +230,7 @@ pub(crate) fn number_of(py: Python<'_>, left: Left) -> Bound<'_, PyAny> {
     }
 }
 
-pub(crate) enum Asked<'a, 'py> {
+pub(crate) enum UsedUp<'a, 'py> {
     Dollars(&'a Bound<'py, PyAny>),
     /// The session and the step.
     Call(String, String),
@@ -238,15 +238,15 @@ pub(crate) enum Asked<'a, 'py> {
 }
 
 /// What `record` was asked to count, from any of the call shapes.
-pub(crate) fn asked<'a, 'py>(py: Python<'py>, given: [Option<&'a Bound<'py, PyAny>>; 5]) -> PyResult<Asked<'a, 'py>> {
+pub(crate) fn asked<'a, 'py>(py: Python<'py>, given: [Option<&'a Bound<'py, PyAny>>; 5]) -> PyResult<UsedUp<'a, 'py>> {
     match given {
-        [Some(first), None, None, None, None] if !first.is_instance_of::<PyString>() => Ok(Asked::Dollars(first)),
-        [None, None, Some(usd), None, None] => Ok(Asked::Dollars(usd)),
-        [None, None, None, None, None] => Ok(Asked::AnyCall),
+        [Some(first), None, None, None, None] if !first.is_instance_of::<PyString>() => Ok(UsedUp::Dollars(first)),
+        [None, None, Some(usd), None, None] => Ok(UsedUp::Dollars(usd)),
+        [None, None, None, None, None] => Ok(UsedUp::AnyCall),
         [session @ Some(_), step @ Some(_), None, None, None]
         | [None, None, None, session @ Some(_), step @ Some(_)]
         | [session @ Some(_), None, None, None, step @ Some(_)] => {
-            step_of(py, session, step).map(|(session, step)| Asked::Call(session, step))
+            step_of(py, session, step).map(|(session, step)| UsedUp::Call(session, step))
         }
         [Some(_), None, None, None, None] => {
             Err(errors::invalid_input(py, "A step is named by two strings, record(session_id, step_id); dollars are a number."))

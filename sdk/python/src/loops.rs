@@ -115,10 +115,10 @@ pub(crate) type Name<'a> = std::borrow::Cow<'a, str>;
 #[inline]
 pub(crate) fn named<'a, 'py>(
     py: Python<'py>,
-    first: Given<'a, 'py>,
-    second: Given<'a, 'py>,
-    session_id: Given<'a, 'py>,
-    tool: Given<'a, 'py>,
+    first: Optional<'a, 'py>,
+    second: Optional<'a, 'py>,
+    session_id: Optional<'a, 'py>,
+    tool: Optional<'a, 'py>,
 ) -> PyResult<(Option<Name<'a>>, Name<'a>)> {
     let (session, name) = event(py, first, second, session_id, tool)?;
     let session = match session {
@@ -128,16 +128,16 @@ pub(crate) fn named<'a, 'py>(
     Ok((session, text(py, name, "the name of the call")?))
 }
 
-pub(crate) type Given<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
+pub(crate) type Optional<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 
 /// The session, if there is one, and the name of the call, from any of the call shapes.
 fn event<'a, 'py>(
     py: Python<'py>,
-    first: Given<'a, 'py>,
-    second: Given<'a, 'py>,
-    session_id: Given<'a, 'py>,
-    tool: Given<'a, 'py>,
-) -> PyResult<(Given<'a, 'py>, &'a Bound<'py, PyAny>)> {
+    first: Optional<'a, 'py>,
+    second: Optional<'a, 'py>,
+    session_id: Optional<'a, 'py>,
+    tool: Optional<'a, 'py>,
+) -> PyResult<(Optional<'a, 'py>, &'a Bound<'py, PyAny>)> {
     match (first, second, session_id, tool) {
         (Some(name), None, session, None) | (None, None, session, Some(name)) => Ok((session, name)),
         (Some(session), Some(name), None, None) | (Some(session), None, None, Some(name)) => Ok((Some(session), name)),

@@ -12,7 +12,7 @@ use runguard_core::fingerprint::Volatile;
 use runguard_core::ledger::Cost;
 use runguard_core::money::NanoDollars;
 use runguard_core::prices::{ServiceTier, Usage};
-use runguard_core::run::{self, Ask, Asked, Ceilings, Loops, Money, Progress, Refusal, Stalls, ToolRule, Used, Warn};
+use runguard_core::run::{self, Ask, Ceilings, Loops, ModelQuestion, Money, Progress, Refusal, Stalls, ToolRule, Used, Warn};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 
@@ -193,7 +193,7 @@ impl Run {
         let Self { inner, prices, .. } = this.get();
         let progress = with_prices(prices.as_ref(), |prices| {
             let max_output = max_output.or_else(|| prices.longest_answer(&model));
-            let asked = Asked { model: &model, prompt, max_output, choices, has_waited, asks_again: false, may_fall_back };
+            let asked = ModelQuestion { model: &model, prompt, max_output, choices, has_waited, asks_again: false, may_fall_back };
             locked(inner, |run| run.begin_model(asked, &|model, usage| prices.known_cost(model, usage), clock::now()))
         })?;
         Self::step(this, progress)

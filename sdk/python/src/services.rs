@@ -1,8 +1,8 @@
 //! Detectors and budgets that a service keeps: what to ask it, and what its answers mean. Python sends.
 
-use crate::budgets::{self, Asked, asked, step_of, whole};
+use crate::budgets::{self, UsedUp, asked, step_of, whole};
 use crate::lock::locked;
-use crate::loops::{Given, Name, named, within};
+use crate::loops::{Name, Optional, named, within};
 use crate::runs::Run;
 use crate::stalls::{Outcome, Verdict};
 use crate::tool_calls::{Skip, arguments, has_failed};
@@ -12,7 +12,7 @@ use pyo3::types::{PyDict, PyString};
 use runguard_core::detect::stall;
 use runguard_core::fingerprint::Volatile;
 use runguard_core::ledger::{Cost, Scope};
-use runguard_core::run::service::{self, Books, ServicePermit, Spent, Told};
+use runguard_core::run::service::{self, AnswerMeaning, Books, ServicePermit, Spent};
 use runguard_core::run::{self, Ask, Gave, Loops, Money, Stalls, Unanswered, reply};
 use std::sync::{Arc, Mutex};
 
@@ -108,23 +108,23 @@ impl Question {
     }
 }
 
-fn meaning<'py>(py: Python<'py>, told: Told, error: Option<Bound<'py, PyAny>>) -> PyResult<Option<Bound<'py, PyAny>>> {
+fn meaning<'py>(py: Python<'py>, told: AnswerMeaning, error: Option<Bound<'py, PyAny>>) -> PyResult<Option<Bound<'py, PyAny>>> {
     match told {
-        Told::Passed | Told::Unheard(None) => Ok(None),
-        Told::Unheard(Some(tool)) => meaning(py, Told::Looked(stall::Verdict::default(), tool), error),
-        Told::Looked(verdict, tool) => Ok(Some(Bound::new(py, Verdict::of(verdict, &tool))?.into_any())),
-        Told::Books(books) => books_of(py, &books).map(|books| Some(books.into_any())),
-        Told::Reserved(id) => Ok(id.map(|id| PyString::new(py, &id).into_any())),
-        Told::Stopped(trip) | Told::NotNow(trip) | Told::DoesNotFit { trip, .. } => Err(errors::trip(py, &trip)),
-        Told::Unpriced(unpriced) => Err(errors::unknown_model(py, &unpriced)),
-        Told::Permitted(permit) => Ok(Some(Bound::new(py, RemotePermit { permit })?.into_any())),
-        Told::EndpointRefused(refused) => Err(errors::circuit_open(py, &refused)),
-        Told::Skip(skip) => {
+        AnswerMeaning::Passed | AnswerMeaning::Unheard(None) => Ok(None),
+        AnswerMeaning::Unheard(Some(tool)) => meaning(py, AnswerMeaning::Looked(stall::Verdict::default(), tool), error),
+        AnswerMeaning::Looked(verdict, tool) => Ok(Some(Bound::new(py, Verdict::of(verdict, &tool))?.into_any())),
+        AnswerMeaning::Books(books) => books_of(py, &books).map(|books| Some(books.into_any())),
+        AnswerMeaning::Reserved(id) => Ok(id.map(|id| PyString::new(py, &id).into_any())),
+        AnswerMeaning::Stopped(trip) | AnswerMeaning::NotNow(trip) | AnswerMeaning::DoesNotFit { trip, .. } => Err(errors::trip(py, &trip)),
+        AnswerMeaning::Unpriced(unpriced) => Err(errors::unknown_model(py, &unpriced)),
+        AnswerMeaning::Permitted(permit) => Ok(Some(Bound::new(py, RemotePermit { permit })?.into_any())),
+        AnswerMeaning::EndpointRefused(refused) => Err(errors::circuit_open(py, &refused)),
+        AnswerMeaning::Skip(skip) => {
             let skip = Skip::new(skip.reason.into_owned(), skip.message, skip.count, skip.limit);
             Ok(Some(Bound::new(py, skip)?.into_any()))
         }
-        Told::Unanswered => Err(error.map_or_else(errors::unanswered, PyErr::from_value)),
-        Told::Next(question) => Ok(Some(Bound::new(py, Question::new(question))?.into_any())),
+        AnswerMeaning::Unanswered => Err(error.map_or_else(errors::unanswered, PyErr::from_value)),
+        AnswerMeaning::Next(question) => Ok(Some(Bound::new(py, Question::new(question))?.into_any())),
     }
 }
 
@@ -169,10 +169,10 @@ impl ServiceLoops {
     fn record(
         &self,
         py: Python<'_>,
-        first: Given<'_, '_>,
-        second: Given<'_, '_>,
-        session_id: Given<'_, '_>,
-        tool: Given<'_, '_>,
+        first: Optional<'_, '_>,
+        second: Optional<'_, '_>,
+        session_id: Optional<'_, '_>,
+        tool: Optional<'_, '_>,
     ) -> PyResult<Question> {
         self.ask(named(py, first, second, session_id, tool)?, run::ServiceLoops::record)
     }
@@ -181,10 +181,10 @@ impl ServiceLoops {
     fn check(
         &self,
         py: Python<'_>,
-        first: Given<'_, '_>,
-        second: Given<'_, '_>,
-        session_id: Given<'_, '_>,
-        tool: Given<'_, '_>,
+        first: Optional<'_, '_>,
+        second: Optional<'_, '_>,
+        session_id: Optional<'_, '_>,
+        tool: Optional<'_, '_>,
     ) -> PyResult<Question> {
         self.ask(named(py, first, second, session_id, tool)?, run::ServiceLoops::check)
     }
@@ -301,16 +301,16 @@ impl ServiceBudget {
     fn record(
         &self,
         py: Python<'_>,
-        first: Given<'_, '_>,
-        second: Given<'_, '_>,
-        usd: Given<'_, '_>,
-        session_id: Given<'_, '_>,
-        step_id: Given<'_, '_>,
+        first: Optional<'_, '_>,
+        second: Optional<'_, '_>,
+        usd: Optional<'_, '_>,
+        session_id: Optional<'_, '_>,
+        step_id: Optional<'_, '_>,
     ) -> PyResult<Question> {
         let question = match asked(py, [first, second, usd, session_id, step_id])? {
-            Asked::Dollars(usd) => self.budget.record(Spent::Cost(Cost::usd(budgets::money(usd, "usd")?))),
-            Asked::Call(session_id, step_id) => self.budget.record(Spent::Call { session_id: &session_id, step_id: &step_id }),
-            Asked::AnyCall => self.budget.record(Spent::AnyCall),
+            UsedUp::Dollars(usd) => self.budget.record(Spent::Cost(Cost::usd(budgets::money(usd, "usd")?))),
+            UsedUp::Call(session_id, step_id) => self.budget.record(Spent::Call { session_id: &session_id, step_id: &step_id }),
+            UsedUp::AnyCall => self.budget.record(Spent::AnyCall),
         };
         Ok(Question::new(question))
     }
@@ -323,13 +323,13 @@ impl ServiceBudget {
     fn record_usage(
         &self,
         model: &Bound<'_, PyAny>,
-        input_tokens: Given<'_, '_>,
-        output_tokens: Given<'_, '_>,
-        cached_tokens: Given<'_, '_>,
-        cache_write_tokens: Given<'_, '_>,
-        cache_write_1h_tokens: Given<'_, '_>,
-        audio_input_tokens: Given<'_, '_>,
-        audio_output_tokens: Given<'_, '_>,
+        input_tokens: Optional<'_, '_>,
+        output_tokens: Optional<'_, '_>,
+        cached_tokens: Optional<'_, '_>,
+        cache_write_tokens: Optional<'_, '_>,
+        cache_write_1h_tokens: Optional<'_, '_>,
+        audio_input_tokens: Optional<'_, '_>,
+        audio_output_tokens: Optional<'_, '_>,
         service_tier: Option<&str>,
     ) -> PyResult<Question> {
         let counts = [
@@ -348,7 +348,7 @@ impl ServiceBudget {
 
     /// The books; with a step, what is left is of its calls.
     #[pyo3(signature = (session_id = None, step_id = None))]
-    fn books(&self, py: Python<'_>, session_id: Given<'_, '_>, step_id: Given<'_, '_>) -> PyResult<Question> {
+    fn books(&self, py: Python<'_>, session_id: Optional<'_, '_>, step_id: Optional<'_, '_>) -> PyResult<Question> {
         let question = match (session_id, step_id) {
             (None, None) => self.budget.books(None),
             (session, step) => {
@@ -360,7 +360,7 @@ impl ServiceBudget {
     }
 
     #[pyo3(signature = (usd, tokens))]
-    fn reserve(&self, usd: Given<'_, '_>, tokens: Given<'_, '_>) -> PyResult<Question> {
+    fn reserve(&self, usd: Optional<'_, '_>, tokens: Optional<'_, '_>) -> PyResult<Question> {
         Ok(Question::new(self.budget.reserve(Spent::Cost(budgets::cost(usd, tokens, Cost::ZERO)?))))
     }
 
@@ -369,10 +369,10 @@ impl ServiceBudget {
     fn commit(
         &self,
         reservation_id: Option<&str>,
-        usd: Given<'_, '_>,
-        tokens: Given<'_, '_>,
-        estimated_usd: Given<'_, '_>,
-        estimated_tokens: Given<'_, '_>,
+        usd: Optional<'_, '_>,
+        tokens: Optional<'_, '_>,
+        estimated_usd: Optional<'_, '_>,
+        estimated_tokens: Optional<'_, '_>,
     ) -> PyResult<Question> {
         let estimate = budgets::cost(estimated_usd, estimated_tokens, Cost::ZERO)?;
         Ok(Question::new(self.budget.commit(reservation_id, Spent::Cost(budgets::cost(usd, tokens, estimate)?))))
@@ -471,12 +471,19 @@ impl ServiceTools {
     }
 
     #[pyo3(signature = (turn, tool, args))]
-    fn should_skip(&self, turn: &str, tool: &str, args: Given<'_, '_>) -> PyResult<Question> {
+    fn should_skip(&self, turn: &str, tool: &str, args: Optional<'_, '_>) -> PyResult<Question> {
         Ok(Question::new(self.tools.should_skip(turn, tool, arguments(args)?)))
     }
 
     #[pyo3(signature = (turn, tool, args, result, error))]
-    fn record(&self, turn: &str, tool: &str, args: Given<'_, '_>, result: Given<'_, '_>, error: Given<'_, '_>) -> PyResult<Question> {
+    fn record(
+        &self,
+        turn: &str,
+        tool: &str,
+        args: Optional<'_, '_>,
+        result: Optional<'_, '_>,
+        error: Optional<'_, '_>,
+    ) -> PyResult<Question> {
         Ok(Question::new(self.tools.record(turn, tool, arguments(args)?, has_failed(result, error)?)))
     }
 }

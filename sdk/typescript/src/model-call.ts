@@ -18,7 +18,7 @@ export interface BeginOptions extends ModelCallOptions {
 }
 
 /** How a call reaches its run: the number it has in the core, and who makes of a status what it means. */
-export interface CallKeeper {
+export interface CallOwner {
   readonly runId: string
   readonly handle: number
   /** Of the calls that are under way. */
@@ -82,14 +82,14 @@ export class ModelCall extends CoreObject {
   readonly maxTokens: number | null
   /** The model to ask: `fallbackModel` of the run once most is spent. */
   readonly model: string
-  readonly #keeper: CallKeeper
+  readonly #owner: CallOwner
   readonly #progress: CallProgress
 
-  constructor(keeper: CallKeeper, begun: Begun) {
+  constructor(owner: CallOwner, begun: Begun) {
     const progress = new CallProgress()
-    super(begun.call, (handle) => left(keeper, handle, progress))
-    keeper.underWay.add(progress)
-    this.#keeper = keeper
+    super(begun.call, (handle) => left(owner, handle, progress))
+    owner.underWay.add(progress)
+    this.#owner = owner
     this.#progress = progress
     this.model = begun.model
     this.maxTokens = begun.max_output
@@ -104,7 +104,7 @@ export class ModelCall extends CoreObject {
   /** The provider counted nothing: this came, or an answer of so many bytes. */
   async estimated(answer: unknown = ''): Promise<void> {
     const bytes = typeof answer === 'number' ? answer : answerSize(answer)
-    await this.#end((run, call) => uncounted(this.#keeper, run, call, bytes))
+    await this.#end((run, call) => uncounted(this.#owner, run, call, bytes))
   }
 
   /** What a provider with prices of its own asks for. @internal */
@@ -125,41 +125,41 @@ export class ModelCall extends CoreObject {
 
   /** The answer broke off: bills what came of it. @internal */
   async brokenOff(): Promise<void> {
-    await this.#end((run, call) => broken(this.#keeper, run, call, this.#progress))
+    await this.#end((run, call) => broken(this.#owner, run, call, this.#progress))
   }
 
   async #end(finish: (run: number, call: number) => number): Promise<void> {
-    if (!this.#keeper.underWay.delete(this.#progress)) return
-    const status = finish(this.#keeper.handle, this.handle)
+    if (!this.#owner.underWay.delete(this.#progress)) return
+    const status = finish(this.#owner.handle, this.handle)
     // Its number may be another's from here on.
     this.free()
     try {
-      await this.#keeper.heed(status)
+      await this.#owner.heed(status)
     } finally {
-      this.#keeper.spent()
+      this.#owner.spent()
     }
   }
 }
 
 /** Nobody will say what became of a call: it was dropped. What came of its answer is billed; without one it was not made. */
-function left(keeper: CallKeeper, call: number, progress: CallProgress): void {
-  if (!keeper.underWay.delete(progress)) return
-  const run = keeper.handle
+function left(owner: CallOwner, call: number, progress: CallProgress): void {
+  if (!owner.underWay.delete(progress)) return
+  const run = owner.handle
   const ended = async (): Promise<void> => {
-    await keeper.heed(progress.isAnswered ? broken(keeper, run, call, progress) : wasm.run_drop_model(run, call))
+    await owner.heed(progress.isAnswered ? broken(owner, run, call, progress) : wasm.run_drop_model(run, call))
   }
   // A trip is thrown by the run's next question.
   void ended()
     .catch(() => {})
-    .finally(() => keeper.spent())
+    .finally(() => owner.spent())
 }
 
-function broken(keeper: CallKeeper, run: number, call: number, { usage, model, bytes }: CallProgress): number {
-  if (usage === null) return uncounted(keeper, run, call, bytes)
+function broken(owner: CallOwner, run: number, call: number, { usage, model, bytes }: CallProgress): number {
+  if (usage === null) return uncounted(owner, run, call, bytes)
   return wasm.run_finish_broken_off(run, call, write(model), bytes, ...counts(usage))
 }
 
-function uncounted({ runId }: CallKeeper, run: number, call: number, bytes: number): number {
+function uncounted({ runId }: CallOwner, run: number, call: number, bytes: number): number {
   const before = wasm.run_estimated_calls(run)
   const status = wasm.run_finish_uncounted(run, call, bytes)
   if (before === 0 && wasm.run_estimated_calls(run) > 0)
@@ -168,7 +168,7 @@ function uncounted({ runId }: CallKeeper, run: number, call: number, bytes: numb
 }
 
 /** Begins a call, and waits while others hold what is left; but not for answers that nobody reads, which would be for ever. */
-export async function beginModel(keeper: CallKeeper, model: string, prompt: unknown, options: BeginOptions): Promise<ModelCall> {
+export async function beginModel(owner: CallOwner, model: string, prompt: unknown, options: BeginOptions): Promise<ModelCall> {
   const name = text('model', model)
   const longest = options.maxTokens === undefined ? -1 : count('maxTokens', options.maxTokens)
   // Of what is no number the provider says what is wrong with it.
@@ -177,11 +177,11 @@ export async function beginModel(keeper: CallKeeper, model: string, prompt: unkn
   const sent = resultToText(prompt)
   const began = Date.now()
   for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(pause * 1.5, LONGEST_PAUSE_MS)) {
-    const hasWaited = Number(Date.now() - began > PATIENCE_MS || areLeftAlone(keeper.underWay))
+    const hasWaited = Number(Date.now() - began > PATIENCE_MS || areLeftAlone(owner.underWay))
     const names = writeTwo(name, sent)
-    const status = wasm.run_begin_model(keeper.handle, names, secondLength, longest, choices, hasWaited, mayFallBack, Date.now())
-    const begun = await keeper.heed(status)
-    if (begun !== false) return new ModelCall(keeper, begun as Begun)
+    const status = wasm.run_begin_model(owner.handle, names, secondLength, longest, choices, hasWaited, mayFallBack, Date.now())
+    const begun = await owner.heed(status)
+    if (begun !== false) return new ModelCall(owner, begun as Begun)
     await new Promise((resolve) => setTimeout(resolve, pause))
   }
 }

@@ -445,8 +445,8 @@ export class RemoteRun {
 
   /** @internal */
   [BEGIN](model: string, prompt: unknown, options: BeginOptions): Promise<ModelCall> {
-    const keeper = this.#core.keeper((status) => this.#heed(status))
-    return beginModel(keeper, model, prompt, options)
+    const owner = this.#core.owner((status) => this.#heed(status))
+    return beginModel(owner, model, prompt, options)
   }
 
   /** @internal */

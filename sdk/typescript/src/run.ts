@@ -10,7 +10,7 @@ import { withCurrent } from './current.js'
 import { InvalidInputError, RunGuardError, TripError, type BudgetUnit } from './errors.js'
 import { LoopDetector } from './loop.js'
 import { BEGIN, COUNT_MODEL, HANDLE, HEARS_HOOKS, INSTEAD, NOTE_USAGE, STOP_LOOP, beginModel } from './model-call.js'
-import type { BeginOptions, CallKeeper, CallProgress, ModelCall, ModelCallOptions } from './model-call.js'
+import type { BeginOptions, CallOwner, CallProgress, ModelCall, ModelCallOptions } from './model-call.js'
 import { counts, type Usage } from './prices.js'
 import { RemoteRun } from './remote.js'
 import { StallDetector, type StallPreset, type StallSettings } from './stall.js'
@@ -120,7 +120,7 @@ export class CoreRun extends CoreObject {
   }
 
   /** What a model call needs of its run; `heed` makes of a status what it means. */
-  keeper(heed: (status: number) => unknown): CallKeeper {
+  owner(heed: (status: number) => unknown): CallOwner {
     this.#underWay ??= new Set()
     return { runId: this.#runId, handle: this.handle, underWay: this.#underWay, heed, spent: () => this.spent() }
   }
@@ -289,8 +289,8 @@ export class Run {
   /** @internal */
   [BEGIN](model: string, prompt: unknown, options: BeginOptions): Promise<ModelCall> {
     const core = this.#core
-    const keeper = core.keeper((status) => settled(status, core.stopped))
-    return beginModel(keeper, model, prompt, options)
+    const owner = core.owner((status) => settled(status, core.stopped))
+    return beginModel(owner, model, prompt, options)
   }
 
   /** @internal */

@@ -22,7 +22,7 @@ const MOST_PROBLEMS: usize = 20;
 
 /// The body of a request that begins a run or goes on with one.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct Asked {
+pub(super) struct RunBody {
     pub(super) prompt: Option<String>,
     pub(super) session: Option<String>,
     pub(super) limits: AskedLimits,
@@ -44,7 +44,7 @@ pub(super) async fn read(body: Body) -> Result<Bytes, Problem> {
 }
 
 /// `POST /v1/agent/runs`: there must be something to do.
-pub(super) fn run(body: &[u8]) -> Result<Asked, Problem> {
+pub(super) fn run(body: &[u8]) -> Result<RunBody, Problem> {
     let (asked, mut fields) = parse(body, &["prompt", "limits", "interactive", "detach", "session"])?;
     if asked.prompt.is_none() && !fields.problems.iter().any(|problem| problem.field == "prompt") {
         fields.wrong("prompt", "is missing: say what the agent shall do");
@@ -53,12 +53,12 @@ pub(super) fn run(body: &[u8]) -> Result<Asked, Problem> {
 }
 
 /// `POST /v1/agent/runs/{id}/resume`: nothing need be said.
-pub(super) fn resume(body: &[u8]) -> Result<Asked, Problem> {
+pub(super) fn resume(body: &[u8]) -> Result<RunBody, Problem> {
     let (asked, fields) = parse(if body.is_empty() { b"{}" } else { body }, &["prompt", "limits", "interactive", "detach"])?;
     fields.into_result(asked)
 }
 
-fn parse(body: &[u8], known: &[&str]) -> Result<(Asked, Fields), Problem> {
+fn parse(body: &[u8], known: &[&str]) -> Result<(RunBody, Fields), Problem> {
     let value: Value = serde_json::from_slice(body).map_err(|problem| Problem::not_an_object(format!("It is not JSON: {problem}.")))?;
     let Value::Object(mut object) = value else {
         return Err(Problem::not_an_object("It is JSON, but not an object: {\"prompt\": \"…\"}."));
@@ -70,7 +70,7 @@ fn parse(body: &[u8], known: &[&str]) -> Result<(Asked, Fields), Problem> {
         fields.wrong("prompt", "is empty: say what the agent shall do");
     }
     let limits: Option<Map<String, Value>> = fields.take(&mut object, "limits", "must be an object");
-    let asked = Asked {
+    let asked = RunBody {
         prompt,
         session: if known.contains(&"session") { fields.take(&mut object, "session", "must be the id of a session") } else { None },
         limits: limits.map(|limits| fields.limits(limits)).unwrap_or_default(),

@@ -190,7 +190,7 @@ impl Demo {
             self.send(plan, url, interrupted, price).await.map_err(|problem| Failure::Failed(format!("the demo stopped: {problem}")))?;
         let seconds = started.elapsed().as_secs_f64();
         let was_cut_short = interrupted.was_asked();
-        self.tell(&Told { url, tallies: &tallies, past: past.as_ref(), seconds, price }).await?;
+        self.tell(&Closing { url, tallies: &tallies, past: past.as_ref(), seconds, price }).await?;
         if was_cut_short {
             return Err(Failure::Cancelled);
         }
@@ -253,7 +253,7 @@ impl Demo {
         tallies
     }
 
-    async fn tell(&self, told: &Told<'_>) -> Result<(), Failure> {
+    async fn tell(&self, told: &Closing<'_>) -> Result<(), Failure> {
         let url = told.url.to_owned();
         let insights = tokio::task::spawn_blocking(move || insights(&url)).await.unwrap_or_default();
         if self.json {
@@ -452,7 +452,7 @@ fn insights(url: &str) -> Vec<Value> {
 }
 
 /// Everything the end says.
-struct Told<'a> {
+struct Closing<'a> {
     url: &'a str,
     tallies: &'a Tallies,
     past: Option<&'a Tallies>,
@@ -460,7 +460,7 @@ struct Told<'a> {
     price: NanoDollars,
 }
 
-impl Told<'_> {
+impl Closing<'_> {
     fn rows(&self) -> impl Iterator<Item = (&'static str, &Tally)> {
         SCENARIOS.iter().zip(&self.tallies.0).map(|(scenario, tally)| (scenario.name, tally)).filter(|(_, tally)| tally.asked > 0)
     }

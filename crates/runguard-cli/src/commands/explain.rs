@@ -8,7 +8,7 @@ use clap::Args;
 use owo_colors::OwoColorize;
 use runguard_core::detect::stall::Rung;
 use runguard_replay::evaluate::{Progress, Reading, Recorded};
-use runguard_replay::explain::{Explained, ExplainedStep, News, NotFound, Stretch, Wanted, explain, find};
+use runguard_replay::explain::{Explained, ExplainedStep, News, NotFound, Stretch, WhichRun, explain, find};
 use runguard_replay::format;
 use runguard_replay::html;
 use runguard_replay::replay::learned;
@@ -71,8 +71,8 @@ impl Explain {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let guards = self.watch.guards(&self.thresholds, &self.thresholds.changes()?)?;
         let labels = self.read.labels()?;
-        let wanted = Wanted::read(&self.run, Path::exists);
-        if matches!(wanted, Wanted::AnyFile(_)) && self.files.is_empty() {
+        let wanted = WhichRun::read(&self.run, Path::exists);
+        if matches!(wanted, WhichRun::AnyFile(_)) && self.files.is_empty() {
             return Err(Failure::NotFound(format!(
                 "there is no file {}; for an id, name the files to look in: `runguard explain ID FILE…`",
                 output::clean(&self.run)
@@ -86,7 +86,7 @@ impl Explain {
             NotFound::Unreadable(_) => Failure::Usage(error.to_string()),
             NotFound::Missing { .. } => Failure::NotFound(error.to_string()),
         })?;
-        if others && matches!(wanted, Wanted::First(_)) {
+        if others && matches!(wanted, WhichRun::First(_)) {
             output::remark("note", "the file holds other runs as well; FILE:LINE or FILE#ID takes one of them");
         }
         // What is long is said by the runs it stands among.

@@ -83,16 +83,16 @@ impl Preflight {
             return output::line(scenarios::text(self.platform).trim_end());
         }
         let seen = self.play().map_err(could_not_run)?;
-        let all_fired = seen.iter().all(Seen::has_fired);
+        let all_fired = seen.iter().all(LoggedScenario::has_fired);
         if self.json {
-            output::json(&json!({ "fired": all_fired, "scenarios": seen.iter().map(Seen::to_json).collect::<Vec<_>>() }))?;
+            output::json(&json!({ "fired": all_fired, "scenarios": seen.iter().map(LoggedScenario::to_json).collect::<Vec<_>>() }))?;
         } else {
             tell(&seen)?;
         }
         if all_fired { Ok(()) } else { Err(Failure::AlreadyTold) }
     }
 
-    fn play(&self) -> Result<Vec<Seen>, Failure> {
+    fn play(&self) -> Result<Vec<LoggedScenario>, Failure> {
         let scenarios = scenarios::chosen(self.platform, &self.scenario)?;
         let bot = self.bot()?;
         let log = Log {
@@ -127,7 +127,7 @@ impl Preflight {
 }
 
 /// For people.
-fn tell(seen: &[Seen]) -> Result<(), Failure> {
+fn tell(seen: &[LoggedScenario]) -> Result<(), Failure> {
     let mut table = output::table(&["scenario", "guard", "fired", "reasons", "asked", "blocked", "said", "replies"]);
     for one in seen {
         let fired = if one.has_fired() { "yes" } else { "no" };
@@ -233,11 +233,11 @@ impl Log {
     }
 
     /// Looks until the guard has fired, or long enough: a bot may ask after it has answered, and a cluster logs a moment later.
-    fn judge(&self, scenario: Scenario, talks: &[Talk], before: &Before) -> Result<Seen, Failure> {
+    fn judge(&self, scenario: Scenario, talks: &[Talk], before: &Before) -> Result<LoggedScenario, Failure> {
         let sessions: BTreeSet<&str> = talks.iter().flat_map(|talk| &talk.sessions).map(String::as_str).collect();
         let began = Instant::now();
         loop {
-            let mut seen = Seen::of(&scenario, talks);
+            let mut seen = LoggedScenario::of(&scenario, talks);
             for session in &sessions {
                 let query = vec![("guard", scenario.guard.clone()), ("session", (*session).to_owned()), ("limit", MOST_ROWS.to_owned())];
                 for row in self.rows(query)? {
@@ -264,7 +264,7 @@ impl Log {
 
 /// What the log says of a scenario.
 #[derive(Debug)]
-struct Seen {
+struct LoggedScenario {
     scenario: Scenario,
     sessions: Vec<String>,
     said: usize,
@@ -284,7 +284,7 @@ struct Seen {
     elsewhere: u64,
 }
 
-impl Seen {
+impl LoggedScenario {
     fn of(scenario: &Scenario, talks: &[Talk]) -> Self {
         Self {
             scenario: scenario.clone(),

@@ -17,6 +17,7 @@ pub enum Preset {
 
 /// What holds for a kind of agent.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct PresetSettings {
     /// Of the loop detector.
     pub repeats: u32,
@@ -30,6 +31,7 @@ pub struct PresetSettings {
 
 /// What of it holds beside what is given.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct PresetOptions {
     /// Of the loop detector.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -59,7 +59,7 @@ impl Play {
 
 /// A play of the file that the SDKs play to their adapters.
 #[derive(Debug, Deserialize)]
-struct Told {
+struct SharedPlay {
     name: String,
     rounds: usize,
     stops_after: Option<usize>,
@@ -76,7 +76,7 @@ enum ToldStep {
 #[test]
 fn a_play_stops_where_the_file_says_and_work_does_not() {
     let mut file: Value = serde_json::from_str(include_str!("../../../../sdk/bedrock-plays.json")).unwrap();
-    let plays: Vec<Told> = serde_json::from_value(file["plays"].take()).unwrap();
+    let plays: Vec<SharedPlay> = serde_json::from_value(file["plays"].take()).unwrap();
     for told in plays {
         let mut play = Play::new();
         let stopped = told.steps.iter().cycle().take(told.rounds).position(|step| play.does(step).is_some());

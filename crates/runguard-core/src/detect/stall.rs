@@ -234,7 +234,7 @@ pub struct StallDetector {
 /// What is known of a run: bounded, and what a store keeps of it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StallState {
-    seen: Seen,
+    seen: RecentPairs,
     /// The latest pairs, newest in the lowest bit: 1 is new.
     news: u64,
     pairs: u32,
@@ -253,7 +253,7 @@ pub struct StallState {
 
 /// The pairs that came, a ring.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Seen {
+struct RecentPairs {
     pairs: Vec<u64>,
     /// Where the next one goes once the ring is full.
     next: usize,
@@ -264,7 +264,7 @@ struct Seen {
     memory: Memory,
 }
 
-impl Seen {
+impl RecentPairs {
     /// Whether the pair is new, remembering it.
     fn is_news(&mut self, pair: u64) -> bool {
         if self.pairs.contains(&pair) {
@@ -294,7 +294,7 @@ impl Seen {
     }
 }
 
-impl Packed for Seen {
+impl Packed for RecentPairs {
     /// The pairs, the outcomes and the memory, and in two bytes how many outcomes and words of memory there are. One byte is the
     /// form from before there was a memory; none, pairs alone, the one before that.
     fn pack(&self) -> Vec<u8> {
@@ -332,7 +332,7 @@ impl Packed for Seen {
     }
 }
 
-serialise_packed!(Seen);
+serialise_packed!(RecentPairs);
 
 impl StallState {
     /// As [`StallDetector::observe`], for who keeps states of many runs and settings apart.

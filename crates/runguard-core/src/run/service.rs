@@ -195,7 +195,7 @@ enum Asks {
 
 /// What an answer means.
 #[derive(Debug)]
-pub enum Told {
+pub enum AnswerMeaning {
     /// Nothing stands against it.
     Passed,
     /// Nobody answered, and then it passes; unless whoever asks knows better. Of a step that was shown: its tool.
@@ -235,7 +235,7 @@ pub enum Told {
     Next(Question),
 }
 
-impl Told {
+impl AnswerMeaning {
     /// A limit stands against it. One that renews is no end: later it passes.
     pub(super) fn refused(trip: Trip, renews: bool) -> Self {
         if renews { Self::NotNow(trip) } else { Self::Stopped(trip) }
@@ -291,12 +291,12 @@ impl Question {
     }
 
     /// What the answer means: its body, as [`reply::read`] gives it, or `None` when there was none.
-    pub fn told(self, answer: Option<&str>) -> Told {
+    pub fn told(self, answer: Option<&str>) -> AnswerMeaning {
         self.heard(answer.and_then(reply::decision))
     }
 
     /// The same, where whoever asks has read it: [`reply::decision`].
-    pub fn heard(self, answer: Option<Object<'_>>) -> Told {
+    pub fn heard(self, answer: Option<Object<'_>>) -> AnswerMeaning {
         let Self { path, body, unanswered, asks, next, is_kept } = self;
         let answer = answer.map(ServiceReply);
         let told = match (answer, unanswered) {
@@ -307,22 +307,24 @@ impl Question {
                 }
                 asks.unheard()
             }
-            (None, Unanswered::Refused) => return Told::Unanswered,
+            (None, Unanswered::Refused) => return AnswerMeaning::Unanswered,
         };
-        next.map_or(told, |next| Told::Next(*next))
+        next.map_or(told, |next| AnswerMeaning::Next(*next))
     }
 }
 
 impl Asks {
     /// What it means that nobody answered, where it passes then.
-    fn unheard(self) -> Told {
+    fn unheard(self) -> AnswerMeaning {
         match self {
-            Self::Loop { .. } => Told::Unheard(None),
-            Self::Stall { tool } => Told::Unheard(Some(tool)),
-            Self::UsedUp { .. } | Self::Spend(_) | Self::Release | Self::Limits(_) | Self::Tool | Self::CallEnded(_) => Told::Passed,
-            Self::Books { .. } => Told::Books(Books::default()),
-            Self::Reserve(_) => Told::Reserved(None),
-            Self::Circuit { session, .. } => Told::Permitted(ServicePermit { session, ..ServicePermit::default() }),
+            Self::Loop { .. } => AnswerMeaning::Unheard(None),
+            Self::Stall { tool } => AnswerMeaning::Unheard(Some(tool)),
+            Self::UsedUp { .. } | Self::Spend(_) | Self::Release | Self::Limits(_) | Self::Tool | Self::CallEnded(_) => {
+                AnswerMeaning::Passed
+            }
+            Self::Books { .. } => AnswerMeaning::Books(Books::default()),
+            Self::Reserve(_) => AnswerMeaning::Reserved(None),
+            Self::Circuit { session, .. } => AnswerMeaning::Permitted(ServicePermit { session, ..ServicePermit::default() }),
         }
     }
 
@@ -338,12 +340,12 @@ impl Asks {
         }
     }
 
-    fn read(self, answer: &ServiceReply<'_>) -> Told {
+    fn read(self, answer: &ServiceReply<'_>) -> AnswerMeaning {
         // It says nothing of the run, nor has it heard anything.
         if let Some(what) = self.part_unseen().filter(|_| !answer.allows() && answer.gives(Reason::StateUnavailable)) {
             // What is only not known may pass later, so nothing is used up for good.
             let for_good = matches!(self, Self::UsedUp { for_good: true });
-            return if for_good { Told::Passed } else { Told::NotNow(answer.trip(what)) };
+            return if for_good { AnswerMeaning::Passed } else { AnswerMeaning::NotNow(answer.trip(what)) };
         }
         match &self {
             Self::Spend(budget) | Self::Reserve(budget) | Self::Limits(budget) => {
@@ -364,21 +366,22 @@ impl Asks {
         match self {
             Self::Circuit { endpoint, session } => answer.permit(endpoint, session),
             Self::Tool => answer.skip(),
-            Self::Stall { tool } => Told::Looked(answer.verdict(), tool),
+            Self::Stall { tool } => AnswerMeaning::Looked(answer.verdict(), tool),
             // The refusal of a call tells nothing of the money.
             Self::Books { budget, names_step: false, .. } if answer.gives(Reason::CallCapReached) => {
-                Told::Next(budget.ask_for_books(None, false, Some(0)))
+                AnswerMeaning::Next(budget.ask_for_books(None, false, Some(0)))
             }
-            Self::Books { names_step, calls, .. } => Told::Books(answer.books(names_step, calls)),
-            Self::Release | Self::Limits(_) | Self::CallEnded(_) => Told::Passed,
-            Self::Reserve(_) if answer.allows() => Told::Reserved(answer.text("reservation_id").map(Cow::into_owned)),
-            Self::Loop { .. } | Self::UsedUp { .. } | Self::Spend(_) if answer.allows() => Told::Passed,
-            Self::Loop { name, compared } => Told::Stopped(answer.loop_trip(name, compared)),
-            Self::Spend(_) => answer.refusal(Told::refused),
+            Self::Books { names_step, calls, .. } => AnswerMeaning::Books(answer.books(names_step, calls)),
+            Self::Release | Self::Limits(_) | Self::CallEnded(_) => AnswerMeaning::Passed,
+            Self::Reserve(_) if answer.allows() => AnswerMeaning::Reserved(answer.text("reservation_id").map(Cow::into_owned)),
+            Self::Loop { .. } | Self::UsedUp { .. } | Self::Spend(_) if answer.allows() => AnswerMeaning::Passed,
+            Self::Loop { name, compared } => AnswerMeaning::Stopped(answer.loop_trip(name, compared)),
+            Self::Spend(_) => answer.refusal(AnswerMeaning::refused),
             Self::UsedUp { for_good } => {
                 // What is only set aside may be given back.
-                let told = answer.refusal(|trip, renews| if trip.is_used_up() { Told::refused(trip, renews) } else { Told::Passed });
-                if for_good && matches!(told, Told::NotNow(_)) { Told::Passed } else { told }
+                let told = answer
+                    .refusal(|trip, renews| if trip.is_used_up() { AnswerMeaning::refused(trip, renews) } else { AnswerMeaning::Passed });
+                if for_good && matches!(told, AnswerMeaning::NotNow(_)) { AnswerMeaning::Passed } else { told }
             }
             // A smaller one may fit; whether anything is left is another question.
             Self::Reserve(_) => answer.refusal(|trip, renews| answer.does_not_fit(trip, renews)),
@@ -465,9 +468,9 @@ impl<'a> ServiceReply<'a> {
 
     /// What a refusal means: what `limited` makes of a limit that stands against it, and whether that renews. Else there is a model without
     /// a price, or a service that cannot say.
-    fn refusal(&self, limited: impl FnOnce(Trip, bool) -> Told) -> Told {
+    fn refusal(&self, limited: impl FnOnce(Trip, bool) -> AnswerMeaning) -> AnswerMeaning {
         if self.gives(Reason::UnknownModel) {
-            return Told::Unpriced(Unpriced { model: self.owned("model"), message: self.owned("message") });
+            return AnswerMeaning::Unpriced(Unpriced { model: self.owned("model"), message: self.owned("message") });
         }
         let (number, whole) = (|name| self.number(name).unwrap_or(0.0), |name| self.whole(name).unwrap_or(0) as f64);
         let (unit, spent, limit) = if self.gives(Reason::CallCapReached) {
@@ -481,15 +484,15 @@ impl<'a> ServiceReply<'a> {
         if self.gives(Reason::CallCapReached) || self.gives(Reason::BudgetExceeded) {
             limited(trip, self.whole("renews_in_seconds").is_some())
         } else {
-            Told::NotNow(trip)
+            AnswerMeaning::NotNow(trip)
         }
     }
 
-    fn does_not_fit(&self, trip: Trip, renews: bool) -> Told {
+    fn does_not_fit(&self, trip: Trip, renews: bool) -> AnswerMeaning {
         let Books { reserved, reserved_tokens, remaining, remaining_tokens, .. } = self.books(false, None);
         let usd = remaining.and_then(|left| NanoDollars::from_dollars(left).ok());
         let left = Remaining { usd, tokens: remaining_tokens };
-        Told::DoesNotFit { trip, renews, is_set_aside: reserved > 0.0 || reserved_tokens > 0, left }
+        AnswerMeaning::DoesNotFit { trip, renews, is_set_aside: reserved > 0.0 || reserved_tokens > 0, left }
     }
 
     /// In the service's own words: it knows the names of scopes, and codes that this program does not.

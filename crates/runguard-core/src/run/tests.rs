@@ -114,9 +114,9 @@ fn what_may_pass_later_is_not_exhausted() {
     let budget = ServiceBudget::new("run", one_dollar(), Unanswered::Refused);
     let away = r#"{"allow":false,"reason":"state_unavailable","message":"Away."}"#;
     let spent = r#"{"allow":false,"reason":"budget_exceeded","spent_usd":1,"limit_usd":1,"message":"All."}"#;
-    assert!(matches!(budget.exhausted().told(Some(away)), Told::Passed));
-    assert!(matches!(budget.used_up().told(Some(away)), Told::NotNow(_)));
-    assert!(matches!(budget.exhausted().told(Some(spent)), Told::Stopped(_)));
+    assert!(matches!(budget.exhausted().told(Some(away)), AnswerMeaning::Passed));
+    assert!(matches!(budget.used_up().told(Some(away)), AnswerMeaning::NotNow(_)));
+    assert!(matches!(budget.exhausted().told(Some(spent)), AnswerMeaning::Stopped(_)));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_parent_that_was_refused_tells_its_limit_before_a_child_spends() {
     let team = ServiceBudget::new("team", one_dollar(), Unanswered::Refused);
     assert!(matches!(
         team.reserve(Spent::Cost(usd(2.0))).told(Some(r#"{"allow":false,"reason":"budget_exceeded"}"#)),
-        Told::DoesNotFit { .. }
+        AnswerMeaning::DoesNotFit { .. }
     ));
     let child = team.child("run", Limits::default()).unwrap();
     assert!(child.record(Spent::Cost(usd(0.1))).body().contains("max_usd"), "a refused reservation has left nothing behind");
@@ -182,7 +182,7 @@ fn while_a_service_is_away_this_process_looks_itself() {
 fn what_was_spent_while_a_service_is_away_is_told_when_it_is_back() {
     let price: Pricing<'_> = &|_, _| Ok(NanoDollars::ZERO);
     let mut run = over_service(Unanswered::Refused);
-    let asked_for = Asked {
+    let asked_for = ModelQuestion {
         model: "m",
         prompt: Prompt::default(),
         max_output: Some(10),
@@ -255,15 +255,15 @@ fn a_circuit_that_a_service_keeps() {
     let question = circuit.check("call-1");
     assert_eq!((question.path(), body(&question)), ("/guard/api-circuit/check", json!({"endpoint_key": "orders", "session_id": "call-1"})));
     let allowed = r#"{"allow":true,"permit_id":"p","probe":true}"#;
-    let Told::Permitted(permit) = question.told(Some(allowed)) else { panic!("allowed") };
+    let AnswerMeaning::Permitted(permit) = question.told(Some(allowed)) else { panic!("allowed") };
     assert_eq!((permit.session.as_str(), permit.id.as_deref(), permit.is_probe), ("call-1", Some("p"), true));
-    let Told::Permitted(unasked) = circuit.check("call-2").told(None) else { panic!("it passes") };
+    let AnswerMeaning::Permitted(unasked) = circuit.check("call-2").told(None) else { panic!("it passes") };
     assert_eq!((unasked.session.as_str(), unasked.id, unasked.is_probe), ("call-2", None, false));
     for (answer, reason, seconds) in [
         (r#"{"allow":false,"message":"Wait."}"#, "circuit_open", None),
         (r#"{"allow":false,"message":"Wait.","reason":"state_unavailable","retry_after_seconds":7}"#, "state_unavailable", Some(7.0)),
     ] {
-        let Told::EndpointRefused(refused) = circuit.check("call-3").told(Some(answer)) else { panic!("refused") };
+        let AnswerMeaning::EndpointRefused(refused) = circuit.check("call-3").told(Some(answer)) else { panic!("refused") };
         assert_eq!((refused.reason.as_ref(), refused.message.as_str(), refused.endpoint.as_str()), (reason, "Wait.", "orders"));
         assert_eq!(refused.retry_after_seconds, seconds);
     }
@@ -275,7 +275,7 @@ fn a_circuit_that_a_service_keeps() {
             json!({"endpoint_key": "orders", "session_id": "call-1", "outcome": "failure", "latency_ms": 12, "permit_id": "p"})
         )
     );
-    assert!(matches!(ended.told(Some(r#"{"recorded":true}"#)), Told::Passed));
+    assert!(matches!(ended.told(Some(r#"{"recorded":true}"#)), AnswerMeaning::Passed));
 }
 
 #[test]
@@ -284,15 +284,15 @@ fn a_tracker_of_tool_calls_that_a_service_keeps() {
     let question = tools.should_skip("turn", &"t".repeat(300), Value::Null);
     let body: Value = serde_json::from_str(&question.body()).unwrap();
     assert!(body["tool"].as_str().unwrap().len() <= 256 && body.get("args").is_none(), "{body}");
-    assert!(matches!(question.told(None), Told::Unanswered));
+    assert!(matches!(question.told(None), AnswerMeaning::Unanswered));
     let refused = r#"{"allow":false,"reason":"exact_duplicate","message":"Already.","calls":2,"limit":3}"#;
-    let Told::Skip(skip) = tools.should_skip("turn", "search", json!({"q": 1})).told(Some(refused)) else { panic!("skipped") };
+    let AnswerMeaning::Skip(skip) = tools.should_skip("turn", "search", json!({"q": 1})).told(Some(refused)) else { panic!("skipped") };
     assert_eq!((skip.reason.as_ref(), skip.message.as_str(), skip.count, skip.limit), ("exact_duplicate", "Already.", 2, 3));
-    assert!(matches!(tools.should_skip("turn", "search", json!({"q": 1})).told(Some(r#"{"allow":true}"#)), Told::Passed));
+    assert!(matches!(tools.should_skip("turn", "search", json!({"q": 1})).told(Some(r#"{"allow":true}"#)), AnswerMeaning::Passed));
     let ended = tools.record("turn", "search", json!({"q": 1}), true);
     let body: Value = serde_json::from_str(&ended.body()).unwrap();
     assert_eq!(body, json!({"session_id": "turn", "tool": "search", "args": {"q": 1}, "error": true}));
-    assert!(matches!(ended.told(Some(r#"{"recorded":true}"#)), Told::Passed));
+    assert!(matches!(ended.told(Some(r#"{"recorded":true}"#)), AnswerMeaning::Passed));
 }
 
 #[test]

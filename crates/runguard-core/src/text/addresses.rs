@@ -4,7 +4,7 @@
 //! rest has to look like an address; for the bare word "at" the domain's dots must be spelled too, or the text must be about mail.
 
 use super::foreign::{self, Announces, folded_length, is_written_without_spaces};
-use super::{EMAIL, Found, is_invisible, is_one_of, starts_with};
+use super::{EMAIL, Replacement, is_invisible, is_one_of, starts_with};
 use std::ops::Range;
 
 /// How sure a sign is.
@@ -23,8 +23,8 @@ const MOST_CHARS: usize = 320;
 /// One more than a part between two dots may have.
 const MOST_LABEL_CHARS: usize = 64;
 
-pub(super) fn find(text: &str) -> Vec<Found> {
-    let mut found: Vec<Found> = Vec::new();
+pub(super) fn find(text: &str) -> Vec<Replacement> {
+    let mut found: Vec<Replacement> = Vec::new();
     let mut about_mail = None;
     let mut position = 0;
     while position < text.len() {

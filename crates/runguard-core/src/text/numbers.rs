@@ -5,7 +5,7 @@
 //! Where a form could be both, it goes: a lost figure is a pity, a kept phone number is somebody's.
 
 use super::forms::{account_bytes, is_compact_date, known_bytes};
-use super::{CARD, Found, NUMBER, PHONE, is_invisible};
+use super::{CARD, NUMBER, PHONE, Replacement, is_invisible};
 use std::ops::Range;
 
 /// Digits in a row that are taken for an account, order or other number of a person.
@@ -21,8 +21,8 @@ pub(super) fn is_digit(c: char) -> bool {
     c.is_ascii_digit() || (!c.is_ascii() && c.is_numeric())
 }
 
-pub(super) fn find(text: &str) -> Vec<Found> {
-    let mut found: Vec<Found> = Vec::new();
+pub(super) fn find(text: &str) -> Vec<Replacement> {
+    let mut found: Vec<Replacement> = Vec::new();
     let mut chars = text.char_indices().peekable();
     let mut before = None;
     while let Some((start, c)) = chars.next() {

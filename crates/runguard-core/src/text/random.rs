@@ -4,7 +4,7 @@
 //! stands beside a letter or a capital behind a small one: random text does it at nearly every second place, names at every
 //! fifth or sixth. And names are made of words: three small letters and more in a row.
 
-use super::{Found, SECRET};
+use super::{Replacement, SECRET};
 
 /// Fewer digits than this in a whole text hold no key of this form.
 pub(super) const FEWEST_DIGITS: usize = 2;
@@ -15,7 +15,7 @@ const SHORTEST_STRETCH: usize = 12;
 /// How far a token is judged: a text of one token is not read over and over, and what is random is random at once.
 const MOST_JUDGED: usize = 512;
 
-pub(super) fn find(text: &str) -> Vec<Found> {
+pub(super) fn find(text: &str) -> Vec<Replacement> {
     let bytes = text.as_bytes();
     let mut found = Vec::new();
     let mut position = 0;

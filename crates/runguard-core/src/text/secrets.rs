@@ -9,7 +9,7 @@ use super::commands::{self, PasswordAt};
 use super::glance::is_telling;
 use super::judgement::{has_mixed_case, is_placeholder, is_variable};
 use super::values::{announced_value, named_value};
-use super::{Found, SECRET, is_one_of, near, offset};
+use super::{Replacement, SECRET, is_one_of, near, offset};
 use std::ops::Range;
 
 /// How far a value or an address is read before it is known to be one, and how far a key: a text full of beginnings is not read over
@@ -21,10 +21,10 @@ const MOST_COMMAND_BYTES: usize = 320;
 /// No key is shorter.
 const SHORTEST_KEY: usize = 15;
 
-pub(super) fn find(text: &str) -> Vec<Found> {
+pub(super) fn find(text: &str) -> Vec<Replacement> {
     let bytes = text.as_bytes();
     let mut walk = Walk { text, words_before: [""; 3], program: None, program_known_to: 0, is_in_cookies: false };
-    let mut found: Vec<Found> = Vec::new();
+    let mut found: Vec<Replacement> = Vec::new();
     let mut position = 0;
     while position < bytes.len() {
         let byte = bytes[position];

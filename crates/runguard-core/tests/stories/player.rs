@@ -9,10 +9,10 @@ use runguard_core::ledger::{Cost, Scope};
 use runguard_core::money::NanoDollars;
 use runguard_core::prices::{Prices, Prompt, UnknownModel, UnknownModelError, Usage};
 use runguard_core::run::reply::{self, Fault};
-use runguard_core::run::service::{Spent, Told};
+use runguard_core::run::service::{AnswerMeaning, Spent};
 use runguard_core::run::{
-    Asked, Ceilings, Failure, Gave, Loops, ModelCall, Money, Progress, Question, Refusal, Run, ServiceBudget, ServiceLoops, ServiceStalls,
-    Stalls, Trip, Unanswered, Used,
+    Ceilings, Failure, Gave, Loops, ModelCall, ModelQuestion, Money, Progress, Question, Refusal, Run, ServiceBudget, ServiceLoops,
+    ServiceStalls, Stalls, Trip, Unanswered, Used,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -192,7 +192,7 @@ impl<'a> Player<'a> {
     fn begin(&mut self, step: &Value) -> Outcome {
         let (mut prompt, model) = (Prompt::default(), step["model"].as_str().unwrap());
         prompt.add_json(&step["prompt"]);
-        let asked = Asked {
+        let asked = ModelQuestion {
             model,
             prompt,
             max_output: step["max_tokens"].as_u64(),
@@ -247,12 +247,12 @@ impl<'a> Player<'a> {
         }
     }
 
-    fn told(&mut self, question: Question) -> Told {
+    fn told(&mut self, question: Question) -> AnswerMeaning {
         let mut question = question;
         loop {
             let (_, answer) = self.answer(&question).unwrap();
             match question.told(answer.as_deref()) {
-                Told::Next(next) => question = next,
+                AnswerMeaning::Next(next) => question = next,
                 told => return told,
             }
         }
@@ -262,8 +262,8 @@ impl<'a> Player<'a> {
         let held = match self.money.clone().unwrap() {
             Money::InProcess(budget) => Held::InProcess(budget.reserve(estimate).map_err(|exceeded| refused(&Trip::from(&exceeded)))?),
             Money::Service(budget) => match self.told(budget.reserve(Spent::Cost(estimate))) {
-                Told::Reserved(Some(id)) => Held::Service(id),
-                Told::NotNow(trip) | Told::DoesNotFit { trip, .. } => return Err(refused(&trip)),
+                AnswerMeaning::Reserved(Some(id)) => Held::Service(id),
+                AnswerMeaning::NotNow(trip) | AnswerMeaning::DoesNotFit { trip, .. } => return Err(refused(&trip)),
                 told => panic!("{told:?}"),
             },
         };
@@ -277,7 +277,7 @@ impl<'a> Player<'a> {
             (Held::InProcess(held), _, Some(paid)) => held.commit(paid).unwrap(),
             (Held::Service(id), Some(Money::Service(budget)), paid) => {
                 let question = paid.map_or_else(|| budget.release(&id, None), |paid| budget.commit(Some(&id), Spent::Cost(paid)));
-                assert!(matches!(self.told(question), Told::Passed));
+                assert!(matches!(self.told(question), AnswerMeaning::Passed));
             }
             (Held::Service(_), _, _) => panic!("a reservation has a budget"),
         }
@@ -288,7 +288,7 @@ impl<'a> Player<'a> {
         let books = match self.money.clone().unwrap() {
             Money::InProcess(budget) => budget.books(step.map(|(session, step)| call_key(session, step)).as_deref()),
             Money::Service(budget) => match self.told(budget.books(step)) {
-                Told::Books(books) => books,
+                AnswerMeaning::Books(books) => books,
                 told => panic!("{told:?}"),
             },
         };
@@ -306,8 +306,8 @@ impl<'a> Player<'a> {
                 counted.map(|_| None).map_err(|exceeded| refused(&Trip::from(&exceeded)))
             }
             Money::Service(budget) => match self.told(budget.record(Spent::Call { session_id, step_id })) {
-                Told::Passed => Ok(None),
-                Told::Stopped(trip) => Err(refused(&trip)),
+                AnswerMeaning::Passed => Ok(None),
+                AnswerMeaning::Stopped(trip) => Err(refused(&trip)),
                 told => panic!("{told:?}"),
             },
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// How far it is.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Held {
+pub(super) struct AlerterPlace {
     /// The last row that was looked at: its number, and its id for those whose log has other numbers.
     pub(super) upto: u64,
     pub(super) last_id: String,
@@ -19,7 +19,7 @@ pub(super) struct Held {
     pub(super) pending: Vec<Alert>,
 }
 
-impl Held {
+impl AlerterPlace {
     pub(super) fn of(upto: u64, last_id: &str, rules: &[(Rule, State)], pending: &[Alert]) -> Self {
         let rules = rules.iter().map(|(rule, state)| (rule.name.clone(), rule.fingerprint(), state.clone())).collect();
         Self { upto, last_id: last_id.to_owned(), rules, pending: pending.to_vec() }
@@ -84,14 +84,14 @@ impl Baton {
     }
 
     /// What the one before has left.
-    pub(super) async fn take(&mut self, cluster: &Cluster) -> Result<Option<Held>, StoreError> {
+    pub(super) async fn take(&mut self, cluster: &Cluster) -> Result<Option<AlerterPlace>, StoreError> {
         let (token, state) = cluster.note(Note::Alerts).await?;
         self.token = Some(token);
-        Ok(state.as_deref().and_then(Held::from_bytes))
+        Ok(state.as_deref().and_then(AlerterPlace::from_bytes))
     }
 
     /// Says how far we are. An error when another node has said so since, too.
-    pub(super) async fn pass(&mut self, cluster: &Cluster, held: Held) -> Result<(), StoreError> {
+    pub(super) async fn pass(&mut self, cluster: &Cluster, held: AlerterPlace) -> Result<(), StoreError> {
         let expect = self.token.unwrap_or(0);
         match cluster.leave_note(Note::Alerts, expect, held.to_bytes()).await? {
             NoteResult::Done(token) => {
@@ -106,7 +106,7 @@ impl Baton {
     pub(super) async fn forget(&mut self, cluster: &Cluster, gone: &Gone) -> Result<bool, StoreError> {
         for _ in 0..MOST_NOTE_RACES {
             let (expect, state) = cluster.note(Note::Alerts).await?;
-            let Some(mut held) = state.as_deref().and_then(Held::from_bytes) else { return Ok(false) };
+            let Some(mut held) = state.as_deref().and_then(AlerterPlace::from_bytes) else { return Ok(false) };
             if !held.forget(gone) {
                 return Ok(false);
             }

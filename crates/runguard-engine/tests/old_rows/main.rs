@@ -10,7 +10,7 @@ use runguard_core::{GuardName, Timestamp};
 use runguard_engine::engine::RULES;
 use runguard_engine::preview::{Ask, preview};
 use runguard_engine::settings::check_text;
-use runguard_engine::{Asked, Clock, Engine, EngineOptions, KeyRing};
+use runguard_engine::{AuthorisedRequest, Clock, Engine, EngineOptions, KeyRing};
 use runguard_guards::answer::Shape;
 use runguard_guards::guard::ROUTES;
 use runguard_guards::guard::api_circuit::Control;
@@ -84,7 +84,8 @@ async fn play(engine: &Engine) {
         let body = serde_json::to_vec(&body).unwrap();
         let input = Input::read(&body, route.fields).unwrap();
         let operation = (route.read)(&input);
-        let asked = Asked { tenant: &tenant, operation: &*operation, warnings: &[], now, shape: Shape::Full, idempotency: None };
+        let asked =
+            AuthorisedRequest { tenant: &tenant, operation: &*operation, warnings: &[], now, shape: Shape::Full, idempotency: None };
         let answered = engine.ask(asked).await.unwrap();
         if let Ok(Value::Object(answer)) = serde_json::from_str(&answered.body) {
             given.extend(answer);

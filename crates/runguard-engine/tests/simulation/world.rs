@@ -5,7 +5,7 @@ use crate::chance::Chance;
 use crate::network::{BEGINNING, Life, Line, Network, Version, Weather};
 use runguard_engine::engine::{RULES, fingerprint};
 use runguard_engine::settings::{Settings, check_text};
-use runguard_engine::{Asked, Clock, Engine, EngineError, EngineOptions, Idempotency, KeyRing, Outcome};
+use runguard_engine::{AuthorisedRequest, Clock, Engine, EngineError, EngineOptions, Idempotency, KeyRing, Outcome};
 use runguard_guards::answer::Shape;
 use runguard_guards::guard::api_circuit::Control;
 use runguard_guards::guard::{ROUTES, Route};
@@ -697,7 +697,8 @@ impl World {
             request.key.as_deref().map(|key| Idempotency { key, fingerprint: fingerprint(route.path, request.body.as_bytes()) });
         let now = engine.clock.read(None).unwrap();
         let asked_at = self.network.database.millis();
-        let asked = Asked { tenant: &request.tenant, operation: &*operation, warnings: &[], now, shape: Shape::Full, idempotency };
+        let asked =
+            AuthorisedRequest { tenant: &request.tenant, operation: &*operation, warnings: &[], now, shape: Shape::Full, idempotency };
         let answered = match engine.ask(asked).await {
             Ok(answered) => answered,
             Err(error) => {

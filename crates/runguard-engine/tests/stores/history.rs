@@ -5,7 +5,7 @@ use crate::stores::systems::{Servers, System, settings};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use runguard_core::Timestamp;
 use runguard_engine::engine::fingerprint;
-use runguard_engine::{Asked, CircuitQuery, Engine, Idempotency};
+use runguard_engine::{AuthorisedRequest, CircuitQuery, Engine, Idempotency};
 use runguard_guards::input::Input;
 use runguard_insight::insight::digest::Range;
 use runguard_store::{Order, Row, RowFilter};
@@ -116,7 +116,8 @@ async fn ask(engine: &Engine, request: &Request, body: &str, now: i64) -> Seen {
     // Of what the model was sent: the ids in it are each system's own.
     let idempotency = request.key.map(|key| Idempotency { key, fingerprint: fingerprint(route.path, body.as_bytes()) });
     let now = Timestamp::from_millis(now);
-    let asked = Asked { tenant: &tenant, operation: &*operation, warnings: &input.warnings, now, shape: request.shape, idempotency };
+    let asked =
+        AuthorisedRequest { tenant: &tenant, operation: &*operation, warnings: &input.warnings, now, shape: request.shape, idempotency };
     let mut seen = Seen::default();
     match engine.ask(asked).await {
         Ok(answered) => {

@@ -3,7 +3,7 @@
 use crate::stores::systems::{Servers, System, settings};
 use runguard_core::{Reason, Timestamp};
 use runguard_engine::engine::fingerprint;
-use runguard_engine::{Answered, Asked, Engine, EngineError, Idempotency};
+use runguard_engine::{Answered, AuthorisedRequest, Engine, EngineError, Idempotency};
 use runguard_guards::answer::Shape;
 use runguard_guards::guard::ROUTES;
 use runguard_guards::input::Input;
@@ -25,7 +25,7 @@ async fn ask(engine: &Engine, path: &str, body: &Value, key: Option<&str>) -> Re
     let tenant: Arc<str> = "acme".into();
     let idempotency = key.map(|key| Idempotency { key, fingerprint: fingerprint(route.path, body.as_bytes()) });
     let now = Timestamp::from_millis(NOW);
-    engine.ask(Asked { tenant: &tenant, operation: &*operation, warnings: &[], now, shape: Shape::Full, idempotency }).await
+    engine.ask(AuthorisedRequest { tenant: &tenant, operation: &*operation, warnings: &[], now, shape: Shape::Full, idempotency }).await
 }
 
 /// Outcomes of one session, with how many there were of each.

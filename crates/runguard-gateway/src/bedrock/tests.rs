@@ -8,11 +8,11 @@ fn upstream() -> Upstream {
     Upstream { region: "eu-west-1".into(), ..Upstream::default() }
 }
 
-fn found(path: &str) -> (Kind, Asked) {
+fn found(path: &str) -> (Kind, BedrockPath) {
     find(&upstream(), &Method::POST, path).unwrap_or_else(|| panic!("{path}"))
 }
 
-fn asked(path: &str) -> Asked {
+fn asked(path: &str) -> BedrockPath {
     found(path).1
 }
 

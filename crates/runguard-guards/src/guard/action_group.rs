@@ -219,7 +219,7 @@ impl ActionCall {
 /// What is kept of a call, or of its result.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Kept<'a> {
+struct LoggedInput<'a> {
     #[serde(borrow, skip_serializing_if = "str::is_empty")]
     call: Cow<'a, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -230,13 +230,13 @@ fn traced(logged: &Logged<'_>) -> Traced {
     if logged.row.kind != RowKind::Check {
         return Traced::Nothing;
     }
-    Traced::call(Some(xxh3_64(logged::read::<Kept<'_>>(&logged.row.input).call.as_bytes())))
+    Traced::call(Some(xxh3_64(logged::read::<LoggedInput<'_>>(&logged.row.input).call.as_bytes())))
 }
 
 /// A call is told apart by what is kept of it, not by its parameters, which are not kept.
 pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, _doubts: &mut Doubts) -> Option<Retold> {
     let row = logged.row;
-    let kept: Kept<'_> = logged::read(&row.input);
+    let kept: LoggedInput<'_> = logged::read(&row.input);
     let call = |known: &str| ActionCall {
         session_id: row.session.clone(),
         action: row.subject.clone(),
@@ -284,7 +284,7 @@ impl GuardRequest for Request {
     }
 
     fn input(&self, _store_text: StoreText) -> String {
-        logged::write(&Kept { call: fingerprint::hex16(&self.0.identity.to_be_bytes()).into(), failed: None })
+        logged::write(&LoggedInput { call: fingerprint::hex16(&self.0.identity.to_be_bytes()).into(), failed: None })
     }
 }
 
@@ -346,7 +346,7 @@ impl GuardRequest for ResultRequest {
     }
 
     fn input(&self, _store_text: StoreText) -> String {
-        logged::write(&Kept { call: Cow::Borrowed(""), failed: Some(self.failed) })
+        logged::write(&LoggedInput { call: Cow::Borrowed(""), failed: Some(self.failed) })
     }
 }
 

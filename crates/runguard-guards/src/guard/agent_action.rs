@@ -290,7 +290,7 @@ const MOST_OFFERED_CHARS: usize = 64;
 /// What is kept of a call, or of its result.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Kept<'a> {
+struct LoggedInput<'a> {
     #[serde(borrow, skip_serializing_if = "str::is_empty")]
     action_params_hash: Cow<'a, str>,
     #[serde(borrow, skip_serializing_if = "str::is_empty")]
@@ -310,7 +310,7 @@ fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
     if row.kind != RowKind::Check || !row.input.contains("\"goal\":") {
         return Shows::default();
     }
-    let Kept { goal, available_actions, .. }: Kept<'a> = logged::read(row.input);
+    let LoggedInput { goal, available_actions, .. }: LoggedInput<'a> = logged::read(row.input);
     if goal.is_empty() {
         return Shows::default();
     }
@@ -322,7 +322,7 @@ fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
 }
 
 fn traced(logged: &Logged<'_>) -> Traced {
-    let Kept { action_params_hash, result_summary, result_hash, error, .. }: Kept<'_> = logged::read(&logged.row.input);
+    let LoggedInput { action_params_hash, result_summary, result_hash, error, .. }: LoggedInput<'_> = logged::read(&logged.row.input);
     if logged.row.kind == RowKind::Check {
         return Traced::call(Some(xxh3_64(action_params_hash.as_bytes())));
     }
@@ -335,7 +335,7 @@ fn traced(logged: &Logged<'_>) -> Traced {
 
 pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, _doubts: &mut Doubts) -> Retold {
     let row = logged.row;
-    let kept: Kept<'_> = logged::read(&row.input);
+    let kept: LoggedInput<'_> = logged::read(&row.input);
     let (session_id, action_name) = (row.session.clone(), row.subject.clone());
     if row.kind == row::Kind::Check {
         return Retold::of(Request { session_id, action_name, params_hash: kept.action_params_hash.into_owned(), ..Request::default() });
@@ -475,11 +475,11 @@ impl GuardRequest for Request {
 
     fn input(&self, store_text: StoreText) -> String {
         let offered = self.available_actions.iter().take(MOST_OFFERED).map(|name| store_text.keep(name, MOST_OFFERED_CHARS));
-        logged::write(&Kept {
+        logged::write(&LoggedInput {
             action_params_hash: kept_hash(&self.params_hash, store_text),
             goal: store_text.keep(&self.goal, MOST_GOAL_CHARS).into(),
             available_actions: offered.filter(|name| !name.is_empty()).collect(),
-            ..Kept::default()
+            ..LoggedInput::default()
         })
     }
 }
@@ -610,11 +610,11 @@ impl GuardRequest for ResultRequest {
     }
 
     fn input(&self, store_text: StoreText) -> String {
-        logged::write(&Kept {
+        logged::write(&LoggedInput {
             result_summary: store_text.keep(&self.result_summary, 200).into(),
             result_hash: kept_hash(&self.result_hash, store_text),
             error: Some(self.error),
-            ..Kept::default()
+            ..LoggedInput::default()
         })
     }
 }
@@ -700,7 +700,7 @@ mod tests {
         assert_eq!(shows(&RowRef { input: &run("orders").input(StoreText::Full), ..row }), Shows::default());
 
         let long = Request { goal: "g".repeat(900), available_actions: vec!["a".repeat(200); 200], ..run("orders") };
-        let kept: Kept<'_> = serde_json::from_str(&long.input(StoreText::Full).leak()[..]).unwrap();
+        let kept: LoggedInput<'_> = serde_json::from_str(&long.input(StoreText::Full).leak()[..]).unwrap();
         assert_eq!((kept.goal.len(), kept.available_actions.len(), kept.available_actions[0].len()), (200, 100, 64));
     }
 

@@ -163,7 +163,7 @@ const MOST_KEPT_CHARS: usize = 500;
 /// What of a request is kept.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Kept<'a> {
+struct LoggedInput<'a> {
     #[serde(borrow, skip_serializing_if = "str::is_empty")]
     user_message: Cow<'a, str>,
     #[serde(borrow, skip_serializing_if = "str::is_empty")]
@@ -173,7 +173,7 @@ struct Kept<'a> {
 /// The error is not looked at by any rule.
 pub(crate) fn again(logged: &Logged<'_>, terms: &Terms<'_>, doubts: &mut Doubts) -> Retold {
     let row = logged.row;
-    let kept: Kept<'_> = logged::read(&row.input);
+    let kept: LoggedInput<'_> = logged::read(&row.input);
     let rulebook = terms.policy.ai_task_retry.for_subject(&row.subject);
     let pattern = rulebook.settings.patterns.get(&row.subject);
     let missing = Reason::InputMissingPrerequisiteSignal;
@@ -200,7 +200,7 @@ impl GuardRequest for Request {
     }
 
     fn input(&self, store_text: StoreText) -> String {
-        logged::write(&Kept {
+        logged::write(&LoggedInput {
             user_message: store_text.keep(self.user_message.as_deref().unwrap_or_default(), MOST_KEPT_CHARS).into(),
             validation_error: store_text.keep(&self.validation_error, MOST_KEPT_CHARS).into(),
         })

@@ -31,7 +31,7 @@ use self::path::OnPath;
 pub use self::request::Request;
 use self::routes::Act;
 pub use self::routes::{CHECK_ROUTE, COMMIT_ROUTE, RECORD_ROUTE, RELEASE_ROUTE, RESERVE_ROUTE};
-use self::row::Kept;
+use self::row::LoggedInput;
 use self::scopes::Drawn;
 pub use self::scopes::Scopes;
 use self::settings::ceiling;
@@ -177,7 +177,7 @@ impl GuardRequest for Request {
     }
 
     fn input(&self, _store_text: StoreText) -> String {
-        logged::write(&Kept::from(self))
+        logged::write(&LoggedInput::from(self))
     }
 
     /// A reservation is settled once: whoever tells of it again, because an answer was lost, has not paid again.

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
-use crate::logged::{self, Doubts, EachByItself, Known, Logged, Reading, Retold, Shows, Terms};
+use crate::logged::{self, Doubts, EachByItself, KnownText, Logged, Reading, Retold, Shows, Terms};
 use crate::pattern::Pattern;
 use crate::policy::{GuardSettings, Policy, Section, Setting, SettingsProblem, VisitPattern};
 use runguard_core::limits::{InvalidSetting, lasting, within};
@@ -248,7 +248,7 @@ const MOST_KEPT_CHARS: usize = 200;
 /// What of a request is kept.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Kept<'a> {
+struct LoggedInput<'a> {
     #[serde(borrow)]
     entity_type: Cow<'a, str>,
     #[serde(borrow, skip_serializing_if = "str::is_empty")]
@@ -258,13 +258,13 @@ struct Kept<'a> {
 /// What of an answer is read.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Said<'a> {
+struct LoggedAnswer<'a> {
     #[serde(borrow)]
     classification: Option<Cow<'a, str>>,
 }
 
 pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
-    let kept: Kept<'a> = logged::read(row.input);
+    let kept: LoggedInput<'a> = logged::read(row.input);
     let is_hint = row.gives(Reason::ColloquialFormatDetected);
     let entity = (!kept.entity_type.is_empty()).then_some(logged::Entity { name: kept.entity_type, is_hint });
     Shows { entity, ..Shows::default() }
@@ -272,9 +272,9 @@ pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
 
 pub(crate) fn again(logged: &Logged<'_>, terms: &Terms<'_>, doubts: &mut Doubts) -> Retold {
     let row = logged.row;
-    let (kept, said): (Kept<'_>, Said<'_>) = (logged::read(&row.input), logged::read(&row.answer));
+    let (kept, said): (LoggedInput<'_>, LoggedAnswer<'_>) = (logged::read(&row.input), logged::read(&row.answer));
     let classification = said.classification.map(|code| Classification::from_code(&code));
-    let known = if classification.is_some() { Known::Finding } else { Known::Nothing };
+    let known = if classification.is_some() { KnownText::Finding } else { KnownText::Nothing };
     let reading = terms.reading(known, &kept.user_utterance, MOST_KEPT_CHARS, doubts);
     let user_utterance = match (reading, classification.flatten()) {
         (Reading::Text, _) => kept.user_utterance.into_owned(),
@@ -348,7 +348,7 @@ impl GuardRequest for Request {
     }
 
     fn input(&self, store_text: StoreText) -> String {
-        logged::write(&Kept {
+        logged::write(&LoggedInput {
             entity_type: Cow::Borrowed(&self.entity_type),
             user_utterance: store_text.keep(&self.user_utterance, MOST_KEPT_CHARS).into(),
         })

@@ -187,7 +187,7 @@ pub struct Request {
 /// What of a request is kept.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Kept<'a> {
+struct LoggedInput<'a> {
     #[serde(borrow)]
     source_bot: Cow<'a, str>,
     #[serde(borrow)]
@@ -197,7 +197,7 @@ struct Kept<'a> {
 /// What of an answer is read. The chain of one that does not refuse stands with the signal.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Said {
+struct LoggedAnswer {
     chain: Vec<String>,
     signals: Vec<Signal>,
 }
@@ -209,9 +209,9 @@ struct Signal {
 }
 
 pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
-    let kept: Kept<'a> = logged::read(row.input);
+    let kept: LoggedInput<'a> = logged::read(row.input);
     let chain = if row.reason.is_some() {
-        let said: Said = logged::read(row.answer);
+        let said: LoggedAnswer = logged::read(row.answer);
         let mut chains = std::iter::once(said.chain).chain(said.signals.into_iter().map(|signal| signal.chain));
         chains.find(|chain| !chain.is_empty()).unwrap_or_default()
     } else {
@@ -222,7 +222,7 @@ pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
 
 pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, _doubts: &mut Doubts) -> Retold {
     let row = logged.row;
-    let source_bot = logged::read::<Kept<'_>>(&row.input).source_bot.into_owned();
+    let source_bot = logged::read::<LoggedInput<'_>>(&row.input).source_bot.into_owned();
     Retold::of(Request { session_id: row.session.clone(), source_bot, target_bot: row.subject.clone() })
 }
 
@@ -281,7 +281,7 @@ impl GuardRequest for Request {
     }
 
     fn input(&self, _store_text: StoreText) -> String {
-        logged::write(&Kept { source_bot: Cow::Borrowed(&self.source_bot), target_bot: Cow::Borrowed(&self.target_bot) })
+        logged::write(&LoggedInput { source_bot: Cow::Borrowed(&self.source_bot), target_bot: Cow::Borrowed(&self.target_bot) })
     }
 }
 

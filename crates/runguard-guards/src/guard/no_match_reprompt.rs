@@ -162,14 +162,14 @@ const MOST_KEPT_CHARS: usize = 500;
 /// What of a request is kept.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Kept<'a> {
+struct LoggedInput<'a> {
     #[serde(borrow, skip_serializing_if = "str::is_empty")]
     user_utterance: Cow<'a, str>,
 }
 
 pub(crate) fn again(logged: &Logged<'_>, terms: &Terms<'_>, doubts: &mut Doubts) -> Retold {
     let row = logged.row;
-    let kept: Kept<'_> = logged::read(&row.input);
+    let kept: LoggedInput<'_> = logged::read(&row.input);
     let rulebook = terms.policy.no_match_reprompt.for_subject(&row.subject);
     let pattern = rulebook.settings.patterns.get(&row.subject);
     let missing = Reason::EntitySignalAbsent;
@@ -201,7 +201,7 @@ impl GuardRequest for Request {
     }
 
     fn input(&self, store_text: StoreText) -> String {
-        logged::write(&Kept { user_utterance: self.kept_utterance(store_text).into() })
+        logged::write(&LoggedInput { user_utterance: self.kept_utterance(store_text).into() })
     }
 }
 

@@ -261,7 +261,7 @@ pub struct Request {
 /// What is kept of a call.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Kept<'a> {
+struct LoggedInput<'a> {
     #[serde(borrow)]
     call: Cow<'a, str>,
 }
@@ -270,7 +270,7 @@ fn traced(logged: &Logged<'_>) -> Traced {
     if logged.row.kind != RowKind::Check {
         return Traced::Nothing;
     }
-    Traced::call(Some(xxh3_64(logged::read::<Kept<'_>>(&logged.row.input).call.as_bytes())))
+    Traced::call(Some(xxh3_64(logged::read::<LoggedInput<'_>>(&logged.row.input).call.as_bytes())))
 }
 
 /// Thresholds that a caller brings along: repeats, longest cycle, window in seconds, calls.
@@ -313,7 +313,7 @@ impl Retell for Retelling {
             doubts.add(OWN_THRESHOLDS);
         }
         let [repeats, max_cycle_len, window_seconds, max_calls] = own.unwrap_or_default();
-        let kept: Kept<'_> = logged::read(&row.input);
+        let kept: LoggedInput<'_> = logged::read(&row.input);
         let body = json!({
             "session_id": row.session, "tool": row.subject, "args": kept.call,
             "repeats": repeats, "max_cycle_len": max_cycle_len, "window_seconds": window_seconds, "max_calls": max_calls,
@@ -385,7 +385,7 @@ impl GuardRequest for Request {
     }
 
     fn input(&self, _store_text: StoreText) -> String {
-        logged::write(&Kept { call: runguard_core::text::cut(&self.signature, 300).into() })
+        logged::write(&LoggedInput { call: runguard_core::text::cut(&self.signature, 300).into() })
     }
 }
 

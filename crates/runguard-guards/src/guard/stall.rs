@@ -178,7 +178,7 @@ stored_in_one_part!(State);
 
 /// A call, as far as the state goes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Seen {
+pub struct SeenCall {
     pub tool: String,
     pub args: u64,
     pub result: Option<u64>,
@@ -191,7 +191,7 @@ pub struct Seen {
     cycle_max_period: u32,
 }
 
-impl Seen {
+impl SeenCall {
     pub(super) fn round(&self) -> Option<u64> {
         self.round
     }
@@ -204,14 +204,14 @@ impl Seen {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Event {
-    Called(Seen),
+    Called(SeenCall),
     Said {
         text: u64,
         messages: Ladder,
     },
     UserSpoke,
     /// A call of which it is known what it does.
-    Did(Seen, CallEffect),
+    Did(SeenCall, CallEffect),
     /// Tokens were used, before what is told next.
     Spent(u64),
 }
@@ -219,7 +219,7 @@ pub enum Event {
 impl Event {
     /// A call, with what of the settings decides how it changes a state.
     pub(super) fn called(settings: &StallSettings, step: Step<'_>) -> Self {
-        let seen = Seen {
+        let seen = SeenCall {
             tool: step.tool.to_owned(),
             args: step.args,
             result: step.result,
@@ -234,7 +234,7 @@ impl Event {
     }
 
     /// The call it tells of, if it does.
-    pub(super) fn call(self) -> Option<(Seen, CallEffect)> {
+    pub(super) fn call(self) -> Option<(SeenCall, CallEffect)> {
         match self {
             Self::Called(seen) => Some((seen, CallEffect::Unknown)),
             Self::Did(seen, effect) => Some((seen, effect)),
@@ -382,7 +382,7 @@ impl Request {
 /// What of a request is kept beside its event.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Kept<'a> {
+struct LoggedInput<'a> {
     #[serde(borrow, skip_serializing_if = "str::is_empty")]
     error: Cow<'a, str>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
@@ -390,19 +390,19 @@ struct Kept<'a> {
 }
 
 fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
-    let kept: Kept<'_> = logged::read(row.input);
+    let kept: LoggedInput<'_> = logged::read(row.input);
     let length = SoFar::told(row).shown(GuardName::Stall, kept.asked_with.as_deref(), "");
     Shows { length, ..Shows::default() }
 }
 
 fn traced(logged: &Logged<'_>) -> Traced {
-    let kept: Kept<'_> = logged::read(&logged.row.input);
+    let kept: LoggedInput<'_> = logged::read(&logged.row.input);
     let shown = kept.error.to_string();
     match told(logged).map(|(event, _)| event) {
-        Some(Event::Called(Seen { args, result, error, round, .. })) => {
+        Some(Event::Called(SeenCall { args, result, error, round, .. })) => {
             Traced::Call { arguments: Some(args), result, error, shown, effect: CallEffect::Unknown, round }
         }
-        Some(Event::Did(Seen { args, result, error, round, .. }, effect)) => {
+        Some(Event::Did(SeenCall { args, result, error, round, .. }, effect)) => {
             Traced::Call { arguments: Some(args), result, error, shown, effect, round }
         }
         Some(Event::Said { text, .. }) => Traced::Message(text),
@@ -435,8 +435,10 @@ pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, doubts: &mut Doubts
         return None;
     };
     let what = match event {
-        Event::Called(Seen { args, result, error, round, .. }) => What::Call { args, result, error, round, effect: CallEffect::Unknown },
-        Event::Did(Seen { args, result, error, round, .. }, effect) => What::Call { args, result, error, round, effect },
+        Event::Called(SeenCall { args, result, error, round, .. }) => {
+            What::Call { args, result, error, round, effect: CallEffect::Unknown }
+        }
+        Event::Did(SeenCall { args, result, error, round, .. }, effect) => What::Call { args, result, error, round, effect },
         Event::Said { text, .. } => What::Message(text),
         Event::UserSpoke | Event::Spent(_) => What::UserMessage,
     };
@@ -471,14 +473,14 @@ impl GuardRequest for Request {
 
     fn input(&self, store_text: StoreText) -> String {
         let asked_with = self.asked_with.as_deref().map(Cow::Borrowed);
-        logged::write(&Kept { error: store_text.keep(&self.error, 300).into(), asked_with })
+        logged::write(&LoggedInput { error: store_text.keep(&self.error, 300).into(), asked_with })
     }
 }
 
 impl Decide for Request {
     type Guard = Stall;
-    type Block = Found;
-    type Pass = Found;
+    type Block = Judgement;
+    type Pass = Judgement;
 
     fn decide(&self, Settings(thresholds): &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
         let kind = (GuardName::Stall, self.asked_with.as_deref(), "");
@@ -491,29 +493,29 @@ impl Decide for Request {
         let so_far = SoFar::of(&run, long);
         let finding = |verdict: Verdict| {
             let rule = verdict.rule.filter(|_| verdict.rung >= Rung::Block)?;
-            Some(Finding { events: events.clone(), ..Finding::new(rule.reason(), Found { verdict, so_far }, None) })
+            Some(Finding { events: events.clone(), ..Finding::new(rule.reason(), Judgement { verdict, so_far }, None) })
         };
-        Ruling { findings: verdicts.each().filter_map(finding).collect(), pass: Found { verdict: verdicts.all, so_far }, events }
+        Ruling { findings: verdicts.each().filter_map(finding).collect(), pass: Judgement { verdict: verdicts.all, so_far }, events }
     }
 
-    fn explain(&self, _settings: &Settings, _state: &State, found: &Found, _moment: Moment<'_>) -> (Facts, String) {
+    fn explain(&self, _settings: &Settings, _state: &State, found: &Judgement, _moment: Moment<'_>) -> (Facts, String) {
         (self.facts(*found), found.verdict.sentences())
     }
 
-    fn pass(&self, found: Found, _moment: Moment<'_>) -> Facts {
+    fn pass(&self, found: Judgement, _moment: Moment<'_>) -> Facts {
         self.facts(found)
     }
 }
 
 /// What the detector says, and how long the run is.
 #[derive(Debug, Clone, Copy)]
-pub struct Found {
+pub struct Judgement {
     verdict: Verdict,
     so_far: SoFar,
 }
 
 impl Request {
-    fn facts(&self, Found { verdict, so_far }: Found) -> Facts {
+    fn facts(&self, Judgement { verdict, so_far }: Judgement) -> Facts {
         let facts = Facts::new().with("rung", verdict.rung.code());
         let facts = match verdict.rule {
             Some(rule) => facts.with("rule", rule.code()).with("count", verdict.count).with("nudge", verdict.nudge(&self.tool)),

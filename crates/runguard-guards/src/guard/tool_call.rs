@@ -183,7 +183,7 @@ impl ToolCall {
 /// What is kept of a call, or of its result, beside its event.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Kept<'a> {
+struct LoggedInput<'a> {
     #[serde(borrow, skip_serializing_if = "str::is_empty")]
     turn_id: Cow<'a, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -227,7 +227,7 @@ pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, doubts: &mut Doubts
         return None;
     }
     doubts.add(LIMIT_UNLIKE);
-    let kept: Kept<'_> = logged::read(&row.input);
+    let kept: LoggedInput<'_> = logged::read(&row.input);
     Some(Retold::of(Request(ToolCall {
         session_id: row.session.clone(),
         turn_id: kept.turn_id.into_owned(),
@@ -264,7 +264,7 @@ impl GuardRequest for Request {
     }
 
     fn input(&self, _store_text: StoreText) -> String {
-        logged::write(&Kept { turn_id: Cow::Borrowed(&self.0.turn_id), error: None })
+        logged::write(&LoggedInput { turn_id: Cow::Borrowed(&self.0.turn_id), error: None })
     }
 }
 
@@ -317,7 +317,7 @@ impl GuardRequest for RecordRequest {
     }
 
     fn input(&self, _store_text: StoreText) -> String {
-        logged::write(&Kept { turn_id: Cow::Borrowed(""), error: Some(self.failed) })
+        logged::write(&LoggedInput { turn_id: Cow::Borrowed(""), error: Some(self.failed) })
     }
 }
 

@@ -26,7 +26,7 @@ struct Session {
     message: String,
     turn: Option<Turn<'static>>,
     /// What is known of each message so far.
-    told: HashMap<String, Told>,
+    told: HashMap<String, MessageSoFar>,
     /// Of the whole session, when it says so at its end.
     total_dollars: Option<f64>,
     strays: Vec<u64>,
@@ -34,7 +34,7 @@ struct Session {
 
 /// Of a message whose lines came in.
 #[derive(Debug, Default)]
-struct Told {
+struct MessageSoFar {
     /// As the last of its lines has it.
     spent: Spent,
     /// Where that stands: its first step. Without one it is owed by the next.

@@ -152,11 +152,11 @@ fn is_refusal(answer: &str) -> bool {
 }
 
 /// A turn of the model, of which the next message tells how it ended.
-struct Said<'a> {
+struct ModelTurn<'a> {
     turn: Turn<'a>,
 }
 
-impl Said<'_> {
+impl ModelTurn<'_> {
     /// `answer`: what came next, when the user spoke next.
     fn settle(self, conversation: &mut Conversation, answer: Option<&str>) {
         let Self { turn } = self;
@@ -180,7 +180,7 @@ impl Said<'_> {
 }
 
 fn mini(conversation: &mut Conversation, messages: &[Value<'_>]) -> usize {
-    let mut said: Option<Said<'_>> = None;
+    let mut said: Option<ModelTurn<'_>> = None;
     let mut unknown = 0;
     for value in messages {
         let Some(message) = Message::read(value) else {
@@ -206,7 +206,7 @@ fn mini(conversation: &mut Conversation, messages: &[Value<'_>]) -> usize {
                 };
                 let turn = Turn { text: message.text, calls: message.calls, spent, at_millis: message.at_millis, ..Turn::default() };
                 if turn.calls.is_empty() {
-                    said = Some(Said { turn });
+                    said = Some(ModelTurn { turn });
                 } else {
                     conversation.turn(&turn);
                 }

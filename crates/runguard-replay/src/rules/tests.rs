@@ -106,7 +106,7 @@ fn guards(settings: Value, watched: &[Watched], caps: Caps) -> Result<Guards, Se
     Guards::new(Presets::default(), settings.as_object().unwrap(), watched, caps)
 }
 
-fn found(settings: Value, watched: &[Watched], caps: Caps, steps: Vec<Step>) -> Found {
+fn found(settings: Value, watched: &[Watched], caps: Caps, steps: Vec<Step>) -> RunFindings {
     guards(settings, watched, caps).unwrap().watch().run(&run("s", steps))
 }
 

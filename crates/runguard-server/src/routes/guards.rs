@@ -12,7 +12,7 @@ use runguard_core::nearest::closest;
 use runguard_core::shown::dotted;
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::telemetry::TraceContext;
-use runguard_engine::{Answered, Asked, Caller, Idempotency, Outcome, Role};
+use runguard_engine::{Answered, AuthorisedRequest, Caller, Idempotency, Outcome, Role};
 use runguard_guards::answer::Shape;
 use runguard_guards::guard::{Notice, Operation, ROUTES, Route, RouteKind};
 use runguard_guards::input::{Input, InputError, MAX_ID_CHARS};
@@ -105,7 +105,14 @@ async fn decide(app: &App, route: &'static Route, request: Request<Incoming>) ->
     let trace = app.engine.telemetry.as_deref().and_then(|telemetry| Some((telemetry, trace_of(&parts.headers)?)));
     // All of it lies in the memory that hyper read it into, which is used for what comes next once nobody refers to it.
     drop((parts, body));
-    let asked = Asked { tenant: &caller.tenant, operation: &*question.operation, warnings: &question.warnings, now, shape, idempotency };
+    let asked = AuthorisedRequest {
+        tenant: &caller.tenant,
+        operation: &*question.operation,
+        warnings: &question.warnings,
+        now,
+        shape,
+        idempotency,
+    };
     let answered = app.engine.ask(asked).await?;
     if let Some((telemetry, context)) = trace {
         telemetry.note(&answered, context);

@@ -8,7 +8,7 @@ use crate::cluster::link::EntryId;
 use crate::cluster::{Imported, Positions, from_the_start};
 use crate::embedded::journal::mover::Work;
 use crate::embedded::journal::{Appended, Awaited};
-use crate::embedded::{Embedded, Inner, Kept, Role};
+use crate::embedded::{Embedded, Inner, PendingWrite, Role};
 use crate::error::StoreError;
 use crate::log::RowWithEffects;
 use crate::store::{Cell, FEW, StoreHealth};
@@ -127,7 +127,7 @@ impl Embedded {
         all_safe(&mut written).await
     }
 
-    fn append(&self, row: &Row, effects: &[u8]) -> Result<Kept, StoreError> {
+    fn append(&self, row: &Row, effects: &[u8]) -> Result<PendingWrite, StoreError> {
         let record = Appended { row, effects, removed: &[] }.encode()?;
         let (_, committed) = self.inner.journal.append(record, Vec::new()).map_err(|(error, _)| error)?;
         Ok(self.kept(Awaited::Row(committed)))
@@ -245,7 +245,7 @@ impl Embedded {
     }
 }
 
-async fn all_safe(written: &mut Vec<Kept>) -> Result<(), StoreError> {
+async fn all_safe(written: &mut Vec<PendingWrite>) -> Result<(), StoreError> {
     for row in written.drain(..) {
         row.wait().await?;
     }

@@ -58,13 +58,13 @@ const MINUTE_MILLIS: i64 = 60_000;
 pub(crate) type Purged = Result<Vec<String>, StoreError>;
 
 #[derive(Debug, Default)]
-struct Asked {
+struct IndexerWork {
     stop: bool,
     flush: Vec<oneshot::Sender<()>>,
     purge: Vec<oneshot::Sender<Purged>>,
 }
 
-impl Asked {
+impl IndexerWork {
     fn is_empty(&self) -> bool {
         !self.stop && self.flush.is_empty() && self.purge.is_empty()
     }
@@ -72,7 +72,7 @@ impl Asked {
 
 #[derive(Debug, Default)]
 pub(crate) struct Indexer {
-    asked: Mutex<Asked>,
+    asked: Mutex<IndexerWork>,
     woken: Condvar,
     indexed: AtomicU64,
     wal_bytes: AtomicU64,
@@ -114,16 +114,16 @@ impl Indexer {
         purged
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Asked> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, IndexerWork> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait(&self) -> Asked {
+    fn wait(&self) -> IndexerWork {
         let mut asked = self.lock();
         if asked.is_empty() {
             asked = self.woken.wait_timeout(asked, PULSE).unwrap_or_else(PoisonError::into_inner).0;
         }
-        Asked { stop: asked.stop, flush: std::mem::take(&mut asked.flush), purge: std::mem::take(&mut asked.purge) }
+        IndexerWork { stop: asked.stop, flush: std::mem::take(&mut asked.flush), purge: std::mem::take(&mut asked.purge) }
     }
 
     pub(crate) fn run(inner: &Arc<Inner>, index: Connection) {

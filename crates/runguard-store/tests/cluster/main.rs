@@ -204,12 +204,12 @@ async fn an_emptied_database_is_filled_from_the_log() {
     }
     together.nodes[0].flush().await.unwrap();
     together.link.empty();
-    let (next, standing) = add(&together.nodes[1], &["kept"]).await;
+    let (next, health) = add(&together.nodes[1], &["kept"]).await;
     // Alone for the moment, or already on the states that were built: never from nothing when it is sound.
-    assert!(standing == StoreHealth::Away || next == 6, "{next}");
+    assert!(health == StoreHealth::Away || next == 6, "{next}");
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let (last, standing) = add(&together.nodes[0], &["kept"]).await;
-    assert_eq!((last, standing), (7, StoreHealth::Sound));
+    let (last, health) = add(&together.nodes[0], &["kept"]).await;
+    assert_eq!((last, health), (7, StoreHealth::Sound));
     assert_eq!(rows(&together.nodes[0]).await, 7);
 }
 

@@ -1,6 +1,6 @@
 //! Agents of Amazon Bedrock: what their trace says, and how calls of their actions ended.
 
-use crate::boundary::{DONE, GONE, Table, answer, refuse, with_texts};
+use crate::boundary::{DONE, GONE, Table, answer, handle_of, refuse, with_texts};
 use crate::runs;
 use runguard_core::bedrock::{AttemptChanges, Preset, Turn};
 use runguard_core::detect::actions::Action;
@@ -22,13 +22,7 @@ pub extern "C" fn bedrock_turn_new(run: u32, attempts: usize) -> u32 {
         let turn = runs::looked_at(run, |run| Turn::of_run(run, given)).ok_or_else(|| "the run was freed".to_owned())?;
         turn.map_err(|problem| problem.to_string())
     });
-    match turn {
-        Ok(turn) => TURNS.with_borrow_mut(|turns| turns.add(turn)),
-        Err(problem) => {
-            refuse(problem);
-            0
-        }
-    }
+    handle_of(&TURNS, turn)
 }
 
 #[unsafe(no_mangle)]

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::cell::RefCell;
 use std::fmt::Display;
+use std::thread::LocalKey;
 
 /// The operation did what it was asked for.
 pub(crate) const DONE: i32 = 0;
@@ -118,6 +119,17 @@ pub(crate) fn tripped(trip: &Trip) -> i32 {
 pub(crate) fn refuse(why: impl Display) -> i32 {
     answer_text(&sentence(&why));
     REFUSED
+}
+
+/// The number of what could be made. 0 and a reason in the output where it could not.
+pub(crate) fn handle_of<T>(table: &'static LocalKey<RefCell<Table<T>>>, made: Result<T, impl Display>) -> u32 {
+    match made {
+        Ok(object) => table.with_borrow_mut(|table| table.add(object)),
+        Err(problem) => {
+            refuse(problem);
+            0
+        }
+    }
 }
 
 /// Objects that JavaScript knows by number. Number 0 is never given out.

@@ -1,6 +1,6 @@
 //! The circuit breaker.
 
-use crate::boundary::{DONE, GONE, TRIPPED, Table, answer, millis, overlaid, refuse, with_texts};
+use crate::boundary::{DONE, GONE, TRIPPED, Table, answer, handle_of, millis, overlaid, refuse, with_texts};
 use runguard_core::Span;
 use runguard_core::breaker::{CircuitBreaker, CircuitSettings, EndpointRefused, Permit, Phase};
 use serde::{Deserialize, Serialize};
@@ -43,13 +43,7 @@ pub extern "C" fn breaker_new(changes: usize) -> u32 {
         let named: Named = overlaid(&Named::default(), changes)?;
         CircuitBreaker::new(named.name, named.settings).map_err(|bad| bad.to_string())
     });
-    match made {
-        Ok(breaker) => BREAKERS.with_borrow_mut(|breakers| breakers.add(Breaker { breaker, permits: BTreeMap::new(), last: 0 })),
-        Err(problem) => {
-            refuse(problem);
-            0
-        }
-    }
+    handle_of(&BREAKERS, made.map(|breaker| Breaker { breaker, permits: BTreeMap::new(), last: 0 }))
 }
 
 #[unsafe(no_mangle)]
@@ -60,7 +54,7 @@ pub extern "C" fn breaker_free(handle: u32) {
 /// Says why a call must not run, as a trip is told.
 pub(crate) fn refused(refused: EndpointRefused) -> i32 {
     #[derive(Serialize)]
-    struct Told {
+    struct RefusedCall {
         error: &'static str,
         message: String,
         reason: Cow<'static, str>,
@@ -69,7 +63,7 @@ pub(crate) fn refused(refused: EndpointRefused) -> i32 {
         retry_after_seconds: Option<f64>,
     }
     let EndpointRefused { reason, message, endpoint, retry_after_seconds } = refused;
-    answer(TRIPPED, &Told { error: "circuit", message, reason, endpoint, retry_after_seconds })
+    answer(TRIPPED, &RefusedCall { error: "circuit", message, reason, endpoint, retry_after_seconds })
 }
 
 fn with_breaker(handle: u32, operation: impl FnOnce(&mut Breaker) -> i32) -> i32 {

@@ -1,6 +1,6 @@
 //! Budgets: dollars, tokens, calls of a key.
 
-use crate::boundary::{DONE, GONE, Table, answer, refuse, tripped, whole, with_texts};
+use crate::boundary::{DONE, GONE, Table, answer, handle_of, refuse, tripped, whole, with_texts};
 use crate::prices::{known_cost, unknown_model, with_usage};
 use runguard_core::budget::{Budget, BudgetError, BudgetExceeded, Cost, Limits, NO_STEP, ReservationId, UsageRefused, call_key};
 use runguard_core::money::NanoDollars;
@@ -52,13 +52,7 @@ fn with_budget(handle: u32, operation: impl FnOnce(&Budget) -> i32) -> i32 {
 }
 
 fn add(made: Result<Budget, String>) -> u32 {
-    match made {
-        Ok(budget) => BUDGETS.with_borrow_mut(|budgets| budgets.add(budget)),
-        Err(problem) => {
-            refuse(problem);
-            0
-        }
-    }
+    handle_of(&BUDGETS, made)
 }
 
 /// 0 and a reason in the output when a limit is refused.

@@ -1,6 +1,6 @@
 //! The loop detector.
 
-use crate::boundary::{DONE, GONE, Table, millis, refuse, seconds, tripped, whole, with_texts};
+use crate::boundary::{DONE, GONE, Table, handle_of, millis, seconds, tripped, whole, with_texts};
 use runguard_core::detect::loops::{LoopDetected, LoopDetector, LoopSettings};
 use runguard_core::run::{Loops, Trip};
 use std::cell::RefCell;
@@ -33,13 +33,7 @@ pub extern "C" fn loop_new(repeats: f64, max_cycle_len: f64, window_seconds: f64
         let (window, max_calls) = (seconds("windowSeconds", window_seconds)?, whole("maxCalls", max_calls)?);
         LoopDetector::new(LoopSettings::given(repeats, max_cycle_len, window, max_calls)).map_err(|bad| bad.to_string())
     })();
-    match made {
-        Ok(detector) => DETECTORS.with_borrow_mut(|detectors| detectors.add(Arc::new(Mutex::new(detector)))),
-        Err(problem) => {
-            refuse(problem);
-            0
-        }
-    }
+    handle_of(&DETECTORS, made.map(|detector| Arc::new(Mutex::new(detector))))
 }
 
 #[unsafe(no_mangle)]

@@ -1,8 +1,8 @@
 //! Runs.
 
 use crate::boundary::{
-    ASK, BUSY, DONE, GONE, MISDIRECTED, NOT_NOW, REFUSED, TOLD, Table, UNANSWERED, UNKNOWN_MODEL, answer, answer_text, length, millis,
-    refuse, tripped, with_texts,
+    ASK, BUSY, DONE, GONE, MISDIRECTED, NOT_NOW, REFUSED, TOLD, Table, UNANSWERED, UNKNOWN_MODEL, answer, answer_text, handle_of, length,
+    millis, refuse, tripped, with_texts,
 };
 use crate::budgets::cost;
 use crate::prices::{known_cost, longest_answer, with_usage};
@@ -12,7 +12,7 @@ use runguard_core::detect::stall::{CallEffect, Verdict};
 use runguard_core::fingerprint::{FingerprintError, Volatile, of_text_without};
 use runguard_core::prices::Prompt;
 use runguard_core::run::reply::{self, Fault};
-use runguard_core::run::service::{Question, Told};
+use runguard_core::run::service::{AnswerMeaning, Question};
 use runguard_core::run::{self, Ask, Ceilings, Loops, ModelCall, Money, Progress, RESERVATION_ENDED, Refusal, Run, Stalls, Used, Warn};
 use serde::Serialize;
 use std::cell::RefCell;
@@ -23,16 +23,16 @@ thread_local! {
     /// Under way; each is finished once.
     static MODEL_CALLS: RefCell<Table<ModelCall>> = const { RefCell::new(Table::new()) };
     /// Asked and not yet answered. An answer or its absence always comes, so none stays for ever.
-    static QUESTIONS: RefCell<Table<Asked>> = const { RefCell::new(Table::new()) };
+    static QUESTIONS: RefCell<Table<Asker>> = const { RefCell::new(Table::new()) };
 }
 
 /// Who asks.
-enum Asked {
+enum Asker {
     ByRun(u32, Box<Ask>),
     ByPart(Question),
 }
 
-impl Asked {
+impl Asker {
     fn question(&self) -> &Question {
         match self {
             Self::ByRun(_, ask) => &ask.question,
@@ -41,7 +41,7 @@ impl Asked {
     }
 }
 
-fn ask(asked: Asked) -> i32 {
+fn ask(asked: Asker) -> i32 {
     #[derive(Serialize)]
     struct Asking {
         question: u32,
@@ -57,7 +57,7 @@ fn ask(asked: Asked) -> i32 {
 
 /// A question of a detector or a budget that a service keeps.
 pub(crate) fn ask_part(question: Question) -> i32 {
-    ask(Asked::ByPart(question))
+    ask(Asker::ByPart(question))
 }
 
 /// Left in the output of a model call that begins: its number, the model to ask, and the longest answer that can be paid.
@@ -84,7 +84,7 @@ fn with_run(handle: u32, operation: impl FnOnce(&mut Run) -> Progress) -> i32 {
         Some(Progress::Refused(Refusal::NotNow(trip))) => answer(NOT_NOW, &trip),
         Some(Progress::Refused(Refusal::Unpriced(unpriced))) => answer(UNKNOWN_MODEL, &unpriced),
         Some(Progress::Refused(Refusal::Unanswered)) => UNANSWERED,
-        Some(Progress::Ask(asked)) => ask(Asked::ByRun(handle, asked)),
+        Some(Progress::Ask(asked)) => ask(Asker::ByRun(handle, asked)),
     }
 }
 
@@ -112,12 +112,12 @@ pub extern "C" fn reply_read(path: usize, body: usize, status: u32) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn question_dropped(question: u32) {
     match QUESTIONS.with_borrow_mut(|questions| questions.take(question)) {
-        Some(Asked::ByRun(handle, ask)) => RUNS.with_borrow_mut(|runs| {
+        Some(Asker::ByRun(handle, ask)) => RUNS.with_borrow_mut(|runs| {
             if let Some(run) = runs.get(handle) {
                 run.withdrawn(&ask);
             }
         }),
-        Some(Asked::ByPart(_)) | None => {}
+        Some(Asker::ByPart(_)) | None => {}
     }
 }
 
@@ -128,22 +128,22 @@ pub extern "C" fn question_told(question: u32, told: i32) -> i32 {
     with_texts([length(told)], |[text]| {
         let text = (told >= 0).then_some(text);
         let question = match asked {
-            Asked::ByRun(run, ask) => return with_run(run, |run| run.told(ask, text)),
-            Asked::ByPart(question) => question,
+            Asker::ByRun(run, ask) => return with_run(run, |run| run.told(ask, text)),
+            Asker::ByPart(question) => question,
         };
         match question.told(text) {
-            Told::Passed | Told::Unheard(None) => DONE,
-            Told::Unheard(Some(tool)) => stall::seen(TOLD, Verdict::default(), &tool),
-            Told::Looked(verdict, tool) => stall::seen(TOLD, verdict, &tool),
-            Told::Books(books) => answer(TOLD, &books),
-            Told::Reserved(id) => answer(TOLD, &id),
-            Told::Stopped(trip) | Told::NotNow(trip) | Told::DoesNotFit { trip, .. } => tripped(&trip),
-            Told::Unpriced(unpriced) => answer(UNKNOWN_MODEL, &unpriced),
-            Told::Permitted(permit) => services::permitted(permit),
-            Told::EndpointRefused(refused) => breakers::refused(refused),
-            Told::Skip(skip) => tools::skipped(TOLD, &skip.reason, &skip.message, skip.count, skip.limit),
-            Told::Unanswered => UNANSWERED,
-            Told::Next(question) => ask_part(question),
+            AnswerMeaning::Passed | AnswerMeaning::Unheard(None) => DONE,
+            AnswerMeaning::Unheard(Some(tool)) => stall::seen(TOLD, Verdict::default(), &tool),
+            AnswerMeaning::Looked(verdict, tool) => stall::seen(TOLD, verdict, &tool),
+            AnswerMeaning::Books(books) => answer(TOLD, &books),
+            AnswerMeaning::Reserved(id) => answer(TOLD, &id),
+            AnswerMeaning::Stopped(trip) | AnswerMeaning::NotNow(trip) | AnswerMeaning::DoesNotFit { trip, .. } => tripped(&trip),
+            AnswerMeaning::Unpriced(unpriced) => answer(UNKNOWN_MODEL, &unpriced),
+            AnswerMeaning::Permitted(permit) => services::permitted(permit),
+            AnswerMeaning::EndpointRefused(refused) => breakers::refused(refused),
+            AnswerMeaning::Skip(skip) => tools::skipped(TOLD, &skip.reason, &skip.message, skip.count, skip.limit),
+            AnswerMeaning::Unanswered => UNANSWERED,
+            AnswerMeaning::Next(question) => ask_part(question),
         }
     })
 }
@@ -168,13 +168,7 @@ fn open(texts: [usize; 3], [tool_calls, model_calls, seconds, warn_at]: [f64; 4]
         let warn = Warn::default().at_thousandths(ceiling(warn_at)).fallback_model(fallback);
         rules.map(|rules| Run::new(id, ceilings, loops, stall, budget).with_tool_rules(rules).with_warning(warn))
     });
-    match run {
-        Ok(run) => RUNS.with_borrow_mut(|runs| runs.add(run)),
-        Err(problem) => {
-            refuse(problem);
-            0
-        }
-    }
+    handle_of(&RUNS, run)
 }
 
 /// A run whose parts are in this process; `rules` are those of single tools, as JSON, or nothing. It is warned at so many thousandths of a
@@ -290,7 +284,7 @@ pub extern "C" fn run_begin_model(
         // No number is too large for the core, and what is none is 0.
         let choices = choices as u64;
         let (has_waited, may_fall_back) = (has_waited != 0, may_fall_back != 0);
-        let asked = run::Asked { model, prompt, max_output, choices, has_waited, asks_again: false, may_fall_back };
+        let asked = run::ModelQuestion { model, prompt, max_output, choices, has_waited, asks_again: false, may_fall_back };
         with_run(handle, |run| run.begin_model(asked, &known_cost, millis(now)))
     })
 }

@@ -1,6 +1,6 @@
 //! Detectors and budgets that a service keeps: what to ask it. JavaScript sends.
 
-use crate::boundary::{GONE, TOLD, Table, answer, answer_text, length, millis, refuse, seconds, whole, with_texts};
+use crate::boundary::{GONE, TOLD, Table, answer, answer_text, handle_of, length, millis, refuse, seconds, whole, with_texts};
 use crate::breakers::latency;
 use crate::budgets::{cost, limits};
 use crate::prices::with_usage;
@@ -52,13 +52,7 @@ pub extern "C" fn service_loop_new(repeats: f64, max_cycle_len: f64, window_seco
         let (repeats, max_cycle_len) = (whole("repeats", repeats)?, whole("maxCycleLen", max_cycle_len)?);
         Ok::<_, String>(ServiceLoops::new(repeats, max_cycle_len, window, whole("maxCalls", max_calls)?, unanswered(fail_open)))
     })();
-    match made {
-        Ok(detector) => LOOPS.with_borrow_mut(|loops| loops.add(detector)),
-        Err(problem) => {
-            refuse(problem);
-            0
-        }
-    }
+    handle_of(&LOOPS, made)
 }
 
 #[unsafe(no_mangle)]
@@ -135,13 +129,7 @@ pub extern "C" fn service_stall_user_message(handle: u32, session: usize) -> i32
 }
 
 fn open(limits: Result<Limits, String>, make: impl FnOnce(Limits) -> Result<Arc<ServiceBudget>, String>) -> u32 {
-    match limits.and_then(make) {
-        Ok(budget) => BUDGETS.with_borrow_mut(|budgets| budgets.add(budget)),
-        Err(problem) => {
-            refuse(problem);
-            0
-        }
-    }
+    handle_of(&BUDGETS, limits.and_then(make))
 }
 
 /// 0 and a reason in the output when a limit is refused. A number below 0 stands for a limit left out.

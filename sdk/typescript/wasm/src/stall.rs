@@ -1,6 +1,6 @@
 //! The stall detector: one history a session.
 
-use crate::boundary::{DONE, GONE, TRIPPED, Table, answer, length, millis, overlaid, refuse, with_texts};
+use crate::boundary::{DONE, GONE, TRIPPED, Table, answer, handle_of, length, millis, overlaid, refuse, with_texts};
 use runguard_core::detect::stall::{
     CallEffect, Preset, Rung, StallRule, StallSessions, StallSettings, Step, Verdict, VolatileResults, result_fingerprint,
 };
@@ -43,13 +43,7 @@ fn settings(preset: &str, changes: &str) -> Result<StallSettings, String> {
 pub extern "C" fn stall_new(preset: usize, changes: usize) -> u32 {
     let made =
         with_texts([preset, changes], |[preset, changes]| StallSessions::new(settings(preset, changes)?).map_err(|bad| bad.to_string()));
-    match made {
-        Ok(watcher) => WATCHERS.with_borrow_mut(|watchers| watchers.add(Arc::new(Mutex::new(watcher)))),
-        Err(problem) => {
-            refuse(problem);
-            0
-        }
-    }
+    handle_of(&WATCHERS, made.map(|watcher| Arc::new(Mutex::new(watcher))))
 }
 
 #[unsafe(no_mangle)]
@@ -65,7 +59,7 @@ fn with_watcher(handle: u32, operation: impl FnOnce(&mut StallSessions) -> i32) 
 }
 
 #[derive(Serialize)]
-struct Seen {
+struct WatcherAnswer {
     rung: &'static str,
     rule: Option<&'static str>,
     count: u32,
@@ -75,7 +69,7 @@ struct Seen {
 
 /// Says what was seen.
 pub(crate) fn seen(status: i32, verdict: Verdict, tool: &str) -> i32 {
-    let seen = Seen {
+    let seen = WatcherAnswer {
         rung: verdict.rung.code(),
         rule: verdict.rule.map(StallRule::code),
         count: verdict.count,

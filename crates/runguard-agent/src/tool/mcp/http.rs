@@ -3,7 +3,7 @@
 //! An answer has a bound, a redirect stays with its host (the headers hold keys), and TLS names its cryptography instead of
 //! hoping that somebody has installed one. A stream that breaks off is taken up where it was, if the server said where that is.
 
-use super::message::{Object, STATELESS, Said, Unanswered, given_up, question};
+use super::message::{Object, STATELESS, ServerMessage, Unanswered, given_up, question};
 use super::{McpSettings, chain, cut, expand, too_long};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -111,19 +111,19 @@ impl Endpoint {
         let body = read(response).await?;
         let is_unknown = status == StatusCode::NOT_FOUND && is_known;
         if is_json && !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
-            for said in Said::read(&body) {
+            for said in ServerMessage::read(&body) {
                 match said {
                     // Who says why our question is refused, and does not speak of the session, has read it.
-                    Said::Answer(Some(to), Err(refused)) if is_unknown && to == id && !refused.is_about_session() => {
+                    ServerMessage::Answer(Some(to), Err(refused)) if is_unknown && to == id && !refused.is_about_session() => {
                         return Err(Unanswered::Refused(refused));
                     }
-                    Said::Answer(to, Ok(result)) if status.is_success() && to.is_none_or(|to| to == id) => return Ok(result),
-                    Said::Answer(to, Err(refused)) if !is_unknown && to.is_none_or(|to| to == id) => {
+                    ServerMessage::Answer(to, Ok(result)) if status.is_success() && to.is_none_or(|to| to == id) => return Ok(result),
+                    ServerMessage::Answer(to, Err(refused)) if !is_unknown && to.is_none_or(|to| to == id) => {
                         return Err(Unanswered::Refused(refused));
                     }
-                    Said::Question(reply) => self.tell(&reply).await,
-                    Said::Unreadable(_) if status.is_success() => return Err(Unanswered::Unreadable),
-                    Said::Answer(..) | Said::Unreadable(_) | Said::Notice => {}
+                    ServerMessage::Question(reply) => self.tell(&reply).await,
+                    ServerMessage::Unreadable(_) if status.is_success() => return Err(Unanswered::Unreadable),
+                    ServerMessage::Answer(..) | ServerMessage::Unreadable(_) | ServerMessage::Notice => {}
                 }
             }
         }
@@ -175,12 +175,12 @@ impl Endpoint {
     /// The answer, if it is in the event; a question of the server is answered on the way.
     async fn heard(&self, id: u64, event: &[u8]) -> Option<Result<Value, Unanswered>> {
         let mut answered = None;
-        for said in Said::read(Event::read(event)?.data.as_bytes()) {
+        for said in ServerMessage::read(Event::read(event)?.data.as_bytes()) {
             match said {
-                Said::Answer(to, answer) if to.is_none_or(|to| to == id) => answered = Some(answer.map_err(Unanswered::Refused)),
-                Said::Unreadable(to) if to.is_none_or(|to| to == id) => answered = answered.or(Some(Err(Unanswered::Unreadable))),
-                Said::Question(reply) => self.tell(&reply).await,
-                Said::Answer(..) | Said::Unreadable(_) | Said::Notice => {}
+                ServerMessage::Answer(to, answer) if to.is_none_or(|to| to == id) => answered = Some(answer.map_err(Unanswered::Refused)),
+                ServerMessage::Unreadable(to) if to.is_none_or(|to| to == id) => answered = answered.or(Some(Err(Unanswered::Unreadable))),
+                ServerMessage::Question(reply) => self.tell(&reply).await,
+                ServerMessage::Answer(..) | ServerMessage::Unreadable(_) | ServerMessage::Notice => {}
             }
         }
         answered

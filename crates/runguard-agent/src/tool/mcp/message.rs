@@ -41,7 +41,7 @@ pub(super) enum Unanswered {
 
 /// What a server says.
 #[derive(Debug, PartialEq)]
-pub(super) enum Said {
+pub(super) enum ServerMessage {
     /// To the question of this number; a refusal may come before the question was understood, and names none.
     Answer(Option<u64>, Answer),
     /// An answer, to the question of this number if it can be told, that cannot be read.
@@ -52,7 +52,7 @@ pub(super) enum Said {
     Notice,
 }
 
-impl Said {
+impl ServerMessage {
     /// The messages in a line, an event or a body: one, or several in a list. None where somebody says what concerns nobody.
     pub(super) fn read(text: &[u8]) -> Vec<Self> {
         match serde_json::from_slice(text) {
@@ -187,31 +187,34 @@ mod tests {
     #[test]
     fn messages_are_told_apart() {
         let read = |text: &str| {
-            let mut said = Said::read(text.as_bytes());
+            let mut said = ServerMessage::read(text.as_bytes());
             assert!(said.len() <= 1, "{said:?}");
             said.pop()
         };
-        assert_eq!(read(r#"{"id":3,"result":{"a":1}}"#), Some(Said::Answer(Some(3), Ok(json!({ "a": 1 })))));
-        assert_eq!(read(r#"{"id":"3","result":null}"#), Some(Said::Answer(Some(3), Ok(Value::Null))));
+        assert_eq!(read(r#"{"id":3,"result":{"a":1}}"#), Some(ServerMessage::Answer(Some(3), Ok(json!({ "a": 1 })))));
+        assert_eq!(read(r#"{"id":"3","result":null}"#), Some(ServerMessage::Answer(Some(3), Ok(Value::Null))));
         let refused = Refused { code: -1, message: "no".to_owned(), data: None };
-        assert_eq!(read(r#"{"id":null,"error":{"code":-1,"message":"no","data":null}}"#), Some(Said::Answer(None, Err(refused))));
-        assert_eq!(read(r#"{"method":"notifications/progress","params":{}}"#), Some(Said::Notice));
-        let Some(Said::Question(pong)) = read(r#"{"id":"a","method":"ping"}"#) else { panic!() };
+        assert_eq!(read(r#"{"id":null,"error":{"code":-1,"message":"no","data":null}}"#), Some(ServerMessage::Answer(None, Err(refused))));
+        assert_eq!(read(r#"{"method":"notifications/progress","params":{}}"#), Some(ServerMessage::Notice));
+        let Some(ServerMessage::Question(pong)) = read(r#"{"id":"a","method":"ping"}"#) else { panic!() };
         assert_eq!(pong, json!({ "jsonrpc": "2.0", "id": "a", "result": {} }));
-        let Some(Said::Question(no)) = read(r#"{"id":0,"method":"sampling/createMessage"}"#) else { panic!() };
+        let Some(ServerMessage::Question(no)) = read(r#"{"id":0,"method":"sampling/createMessage"}"#) else { panic!() };
         assert_eq!((&no["id"], &no["error"]["code"]), (&json!(0), &json!(-32601)));
         assert_eq!((read("{}"), read("[]"), read("\"text\"")), (None, None, None));
     }
 
     #[test]
     fn several_messages_come_as_one_list() {
-        let said = Said::read(br#"[{"method":"notifications/progress"},{"id":1,"result":"a"},7,{"id":2,"result":"b"}]"#);
-        assert_eq!(said, [Said::Notice, Said::Answer(Some(1), Ok(json!("a"))), Said::Answer(Some(2), Ok(json!("b")))]);
+        let said = ServerMessage::read(br#"[{"method":"notifications/progress"},{"id":1,"result":"a"},7,{"id":2,"result":"b"}]"#);
+        assert_eq!(
+            said,
+            [ServerMessage::Notice, ServerMessage::Answer(Some(1), Ok(json!("a"))), ServerMessage::Answer(Some(2), Ok(json!("b")))]
+        );
     }
 
     #[test]
     fn an_answer_that_cannot_be_read_is_one_and_a_greeting_is_none() {
-        let read = |text: &str| Said::read(text.as_bytes());
+        let read = |text: &str| ServerMessage::read(text.as_bytes());
         for (text, id) in [
             (r#"{"jsonrpc":"2.0","id":12,"result":{"content":[{"type":"text","text":"a "method" b"}]}}"#, Some(12)),
             (r#"{"jsonrpc":"2.0","id":12,"result":{"content":"#, Some(12)),
@@ -220,7 +223,7 @@ mod tests {
             (r#"{"jsonrpc":"2.0","id":5}"#, Some(5)),
             (r#"{"jsonrpc":"2.0","id":5,"results":[]}"#, Some(5)),
         ] {
-            assert_eq!(read(text), [Said::Unreadable(id)], "{text}");
+            assert_eq!(read(text), [ServerMessage::Unreadable(id)], "{text}");
         }
         for text in
             ["Welcome", "{\"half\":", r#"{"level":"info","id":5}"#, r#"{"jsonrpc":"2.0","method":"notifications/message","params":NaN}"#]

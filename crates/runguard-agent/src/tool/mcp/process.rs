@@ -4,7 +4,7 @@
 //! not it, and whatever it started goes with it. The group is killed when the last of us lets go, whether that is an
 //! orderly close, a dropped value or a runtime that shuts down: no path leaves an orphan.
 
-use super::message::{Object, Said, Unanswered, given_up, question};
+use super::message::{Object, ServerMessage, Unanswered, given_up, question};
 use crate::settings::McpSettings;
 use bytes::BytesMut;
 use serde_json::Value;
@@ -360,15 +360,15 @@ impl Pipes {
                 line = self.line() => line,
             };
             let Some(line) = line else { break };
-            for said in Said::read(&line) {
+            for said in ServerMessage::read(&line) {
                 match said {
-                    Said::Answer(id, answer) => waiting.tell(id, answer.map_err(Unanswered::Refused)),
-                    Said::Unreadable(id) => waiting.tell(id, Err(Unanswered::Unreadable)),
-                    Said::Question(reply) => {
+                    ServerMessage::Answer(id, answer) => waiting.tell(id, answer.map_err(Unanswered::Refused)),
+                    ServerMessage::Unreadable(id) => waiting.tell(id, Err(Unanswered::Unreadable)),
+                    ServerMessage::Question(reply) => {
                         let unread = Unread::count(&self.watch);
                         let _ = outbox.send(Line { text: format!("{reply}\n"), sent: None, unread });
                     }
-                    Said::Notice => {}
+                    ServerMessage::Notice => {}
                 }
             }
         }

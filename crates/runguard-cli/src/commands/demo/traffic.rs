@@ -7,7 +7,7 @@
 use super::scenarios::{Conversation, Dice, FLAKY_ENDPOINT, OUTAGE_ENDPOINT, SCENARIOS, Setting};
 use futures_util::future::join_all;
 use runguard_core::{Reason, Timestamp};
-use runguard_engine::{Asked, Caller, Engine, Outcome};
+use runguard_engine::{AuthorisedRequest, Caller, Engine, Outcome};
 use runguard_guards::answer::Shape;
 use runguard_guards::guard::ROUTES;
 use runguard_guards::input::Input;
@@ -556,7 +556,7 @@ async fn ask(engine: &Engine, path: &str, body: &str, at_millis: i64) -> Result<
     let input = Input::read(body.as_bytes(), route.fields).map_err(|error| format!("{path}: {error:?}"))?;
     let operation = (route.read)(&input);
     let caller = Caller::open();
-    let asked = Asked {
+    let asked = AuthorisedRequest {
         tenant: &caller.tenant,
         operation: &*operation,
         warnings: &input.warnings,

@@ -400,24 +400,32 @@ impl StallSettings {
         }
     }
 
+    /// The ladder of a rule. Novelty has none: a window in its place.
+    pub const fn ladder_mut(&mut self, rule: StallRule) -> Option<&mut Ladder> {
+        Some(match rule {
+            StallRule::Identical => &mut self.identical,
+            StallRule::Cycle => &mut self.cycle,
+            StallRule::Novelty => return None,
+            StallRule::SameError => &mut self.same_error,
+            StallRule::Messages => &mut self.messages,
+            StallRule::Unmoved => &mut self.unmoved,
+            StallRule::PutBack => &mut self.put_back,
+            StallRule::SameResult => &mut self.same_result,
+            StallRule::Failing => &mut self.failing,
+            StallRule::LongRun => &mut self.long_run,
+        })
+    }
+
     /// The same without a rule: it says nothing to anything.
     #[must_use]
     pub const fn without(mut self, rule: StallRule) -> Self {
-        let never = Ladder::new(0, 0, 0);
-        match rule {
-            StallRule::Identical => self.identical = never,
-            StallRule::Cycle => self.cycle = never,
-            StallRule::Novelty => self.novelty_window = 0,
-            StallRule::SameError => self.same_error = never,
-            StallRule::Messages => self.messages = never,
-            StallRule::Unmoved => self.unmoved = never,
-            StallRule::PutBack => self.put_back = never,
-            StallRule::SameResult => self.same_result = never,
-            StallRule::Failing => self.failing = never,
-            StallRule::LongRun => {
-                self.long_run = never;
-                self.long_run_tokens = 0;
-            }
+        if let Some(ladder) = self.ladder_mut(rule) {
+            *ladder = Ladder::new(0, 0, 0);
+        } else {
+            (self.novelty_window, self.novelty_max_new) = (0, 0);
+        }
+        if matches!(rule, StallRule::LongRun) {
+            self.long_run_tokens = 0;
         }
         self
     }

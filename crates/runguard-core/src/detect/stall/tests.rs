@@ -246,7 +246,7 @@ fn a_guess_is_neither_news_nor_the_end_of_errors() {
 
 #[test]
 fn only_so_many_outcomes_are_remembered_and_the_least_recent_goes() {
-    let mut seen = Seen::default();
+    let mut seen = RecentPairs::default();
     for call in 0..OUTCOMES as u64 {
         seen.remember_result(call, call);
     }
@@ -261,13 +261,13 @@ fn only_so_many_outcomes_are_remembered_and_the_least_recent_goes() {
 #[test]
 fn a_state_from_before_there_were_outcomes_is_read() {
     let older: Vec<u8> = [5_u64, 6, 7].iter().flat_map(|pair| pair.to_le_bytes()).collect();
-    let seen = Seen::unpack(&older).unwrap();
+    let seen = RecentPairs::unpack(&older).unwrap();
     assert_eq!((&seen.pairs[..], &seen.outcomes[..]), (&[5, 6, 7][..], &[][..]));
-    let newer = Seen { outcomes: vec![(1, 2), (3, 4)], ..seen };
-    assert_eq!(Seen::unpack(&newer.pack()), Some(newer.clone()));
-    assert_eq!(Seen::unpack(&newer.pack()[2..]), None, "cut off");
-    assert_eq!(Seen::unpack(&[9]), None, "more outcomes than bytes");
-    assert_eq!(Seen::unpack(&[]), Some(Seen::default()));
+    let newer = RecentPairs { outcomes: vec![(1, 2), (3, 4)], ..seen };
+    assert_eq!(RecentPairs::unpack(&newer.pack()), Some(newer.clone()));
+    assert_eq!(RecentPairs::unpack(&newer.pack()[2..]), None, "cut off");
+    assert_eq!(RecentPairs::unpack(&[9]), None, "more outcomes than bytes");
+    assert_eq!(RecentPairs::unpack(&[]), Some(RecentPairs::default()));
 }
 
 #[test]

@@ -83,7 +83,7 @@ impl VolatileResults {
             // Inside a word begins neither a name nor a pattern.
             let begins_here = !text[..at].chars().next_back().is_some_and(is_of_word) || !text[at..].starts_with(is_of_word);
             let found = if begins_here { self.0.iter().find_map(|entry| found_at(entry, text, at)) } else { None };
-            if let Some(Found { from, to, instead }) = found {
+            if let Some(Replacement { from, to, instead }) = found {
                 out.push_str(&text[copied..from]);
                 out.push_str(&instead);
                 (copied, at) = (to, to);
@@ -114,7 +114,7 @@ impl From<VolatileResults> for Vec<String> {
 }
 
 /// What is replaced, and by what.
-struct Found {
+struct Replacement {
     from: usize,
     to: usize,
     instead: String,
@@ -128,11 +128,11 @@ fn ends_a_value(sign: char) -> bool {
     sign.is_whitespace() || ",;)]}>|&\"'\\".contains(sign)
 }
 
-fn found_at(entry: &str, text: &str, at: usize) -> Option<Found> {
+fn found_at(entry: &str, text: &str, at: usize) -> Option<Replacement> {
     if entry.contains('*') { pattern_at(entry, text, at) } else { value_behind(entry, text, at) }
 }
 
-fn pattern_at(pattern: &str, text: &str, from: usize) -> Option<Found> {
+fn pattern_at(pattern: &str, text: &str, from: usize) -> Option<Replacement> {
     let mut literals = pattern.split('*');
     let first = literals.next().filter(|first| text[from..].starts_with(first))?;
     let mut at = from + first.len();
@@ -145,11 +145,11 @@ fn pattern_at(pattern: &str, text: &str, from: usize) -> Option<Found> {
             _ => near.find(literal)? + literal.len(),
         };
     }
-    (at > from + first.len()).then(|| Found { from, to: at, instead: pattern.replace('*', "#") })
+    (at > from + first.len()).then(|| Replacement { from, to: at, instead: pattern.replace('*', "#") })
 }
 
 /// The value of a name: `name: value`, `name=value`, `"name": "value"`, and the same inside of a text that is quoted itself.
-fn value_behind(name: &str, text: &str, at: usize) -> Option<Found> {
+fn value_behind(name: &str, text: &str, at: usize) -> Option<Replacement> {
     let behind = text[at..].get(..name.len()).filter(|there| there.eq_ignore_ascii_case(name)).map(|_| &text[at + name.len()..])?;
     if behind.starts_with(|next| is_of_word(next) || next == '-') {
         return None;
@@ -165,7 +165,7 @@ fn value_behind(name: &str, text: &str, at: usize) -> Option<Found> {
         _ => value.find(ends_a_value).unwrap_or(value.len()),
     };
     let from = text.len() - value.len();
-    (length > 0).then(|| Found { from, to: from + length, instead: "#".to_owned() })
+    (length > 0).then(|| Replacement { from, to: from + length, instead: "#".to_owned() })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A circuit breaker that a service keeps: all who use its name share it, with the service's thresholds.
 
-use super::{Asks, Body, Part, Question, ServiceReply, Told, Unanswered, short_id};
+use super::{AnswerMeaning, Asks, Body, Part, Question, ServiceReply, Unanswered, short_id};
 use crate::breaker::EndpointRefused;
 use crate::reason::Reason;
 use crate::time::Span;
@@ -77,12 +77,12 @@ impl ServiceCircuit {
 }
 
 impl ServiceReply<'_> {
-    pub(super) fn permit(&self, endpoint: String, session: String) -> Told {
+    pub(super) fn permit(&self, endpoint: String, session: String) -> AnswerMeaning {
         if self.allows() {
             let is_probe = self.flag("probe");
-            return Told::Permitted(ServicePermit { session, id: self.text("permit_id").map(Cow::into_owned), is_probe });
+            return AnswerMeaning::Permitted(ServicePermit { session, id: self.text("permit_id").map(Cow::into_owned), is_probe });
         }
-        Told::EndpointRefused(EndpointRefused {
+        AnswerMeaning::EndpointRefused(EndpointRefused {
             reason: self.reason_or(Reason::CircuitOpen),
             message: self.owned("message"),
             endpoint,

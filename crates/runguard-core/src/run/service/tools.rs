@@ -1,6 +1,6 @@
 //! A tracker of tool calls that a service keeps, with the service's limits.
 
-use super::{Asks, Body, Part, Question, ServiceReply, Told, Unanswered, short_id};
+use super::{AnswerMeaning, Asks, Body, Part, Question, ServiceReply, Unanswered, short_id};
 use crate::reason::Reason;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -47,11 +47,11 @@ fn body(turn: &str, tool: &str, arguments: Value) -> Body {
 }
 
 impl ServiceReply<'_> {
-    pub(super) fn skip(&self) -> Told {
+    pub(super) fn skip(&self) -> AnswerMeaning {
         if self.allows() {
-            return Told::Passed;
+            return AnswerMeaning::Passed;
         }
-        Told::Skip(ServiceSkip {
+        AnswerMeaning::Skip(ServiceSkip {
             reason: self.reason_or(Reason::ToolLimit),
             message: self.owned("message"),
             count: self.small("calls"),

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 /// What of a request is kept.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Kept<'a> {
+pub(super) struct LoggedInput<'a> {
     /// The last part of the route.
     #[serde(borrow)]
     act: Cow<'a, str>,
@@ -45,7 +45,7 @@ pub(super) struct Kept<'a> {
     call: Option<Cow<'a, PassedCall>>,
 }
 
-impl<'a> From<&'a Request> for Kept<'a> {
+impl<'a> From<&'a Request> for LoggedInput<'a> {
     fn from(request: &'a Request) -> Self {
         Self {
             act: request.act.route().path.rsplit('/').next().unwrap_or_default().into(),
@@ -77,7 +77,7 @@ impl Request {
     }
 }
 
-impl Kept<'_> {
+impl LoggedInput<'_> {
     fn is_spent(&self) -> bool {
         matches!(&*self.act, "record" | "commit")
     }
@@ -119,7 +119,7 @@ pub(super) fn read_shown(shown: &str) -> Option<Scope> {
 /// What of an answer is read.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Said<'a> {
+struct LoggedAnswer<'a> {
     #[serde(borrow)]
     level: Cow<'a, str>,
     #[serde(borrow)]
@@ -145,7 +145,7 @@ struct Said<'a> {
     scopes_passed: Vec<String>,
 }
 
-impl<'a> Said<'a> {
+impl<'a> LoggedAnswer<'a> {
     fn account(&self, parent: Option<Cow<'a, str>>) -> Account<'a> {
         match &*self.level {
             OF_PARENT => Account::Parent(parent.filter(|parent| !parent.is_empty())),
@@ -160,7 +160,7 @@ impl<'a> Said<'a> {
 }
 
 pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
-    let (kept, said): (Kept<'a>, Said<'a>) = (logged::read(row.input), logged::read(row.answer));
+    let (kept, said): (LoggedInput<'a>, LoggedAnswer<'a>) = (logged::read(row.input), logged::read(row.answer));
     let scope = |label: &str, name: &str| format!("{label} {name}").trim_end().to_owned();
     let nearest = said.nearest_scope_percent.map(|percent| Nearest {
         scope: scope(&said.nearest_scope, &said.nearest_scope_name),
@@ -215,7 +215,7 @@ pub(crate) struct Retelling {
 impl Retell for Retelling {
     fn again(&mut self, logged: &Logged<'_>, terms: &Terms<'_>, doubts: &mut Doubts) -> Option<Retold> {
         let row = logged.row;
-        let (kept, said): (Kept<'_>, Said<'_>) = (logged::read(&row.input), logged::read(&row.answer));
+        let (kept, said): (LoggedInput<'_>, LoggedAnswer<'_>) = (logged::read(&row.input), logged::read(&row.answer));
         let act = &*kept.act;
         if act == "reserve" {
             self.reservations.extend(reservation_numbers(&row.id).map(|number| (number, row.id.clone())));

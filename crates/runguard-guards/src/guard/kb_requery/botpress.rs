@@ -1,6 +1,6 @@
 //! The door of Botpress flows. They name the topic and tell the last confidence with the question, so the check counts.
 
-use super::row::BotpressKept;
+use super::row::LoggedBotpressInput;
 use super::{BOTPRESS_SLOT, DOORS};
 use crate::answer::Facts;
 use crate::guard::{
@@ -86,21 +86,21 @@ impl GuardSettings for BotpressSettings {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-struct Seen {
+struct PastQuery {
     at: Timestamp,
     confidence: f64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct BotpressState {
-    queries: Vec<Seen>,
+    queries: Vec<PastQuery>,
     /// The highest confidence told, by a refused request too.
-    best: Option<Seen>,
+    best: Option<PastQuery>,
 }
 stored_in_one_part!(BotpressState);
 
 impl BotpressState {
-    fn in_window(&self, now: Timestamp, window: Span) -> impl Iterator<Item = &Seen> {
+    fn in_window(&self, now: Timestamp, window: Span) -> impl Iterator<Item = &PastQuery> {
         self.queries.iter().filter(move |seen| now.still_counts(seen.at, window))
     }
 
@@ -133,12 +133,12 @@ impl Guard for Botpress {
     fn apply(state: &mut BotpressState, event: &BotpressEvent, at: Timestamp) {
         match event {
             BotpressEvent::Queried { confidence, keep } => {
-                state.queries.push(Seen { at, confidence: *confidence });
+                state.queries.push(PastQuery { at, confidence: *confidence });
                 while state.queries.len() > (*keep).max(1) as usize {
                     forget_earliest(&mut state.queries, |seen| seen.at);
                 }
             }
-            BotpressEvent::BestSeen { confidence } => state.best = Some(Seen { at, confidence: *confidence }),
+            BotpressEvent::BestSeen { confidence } => state.best = Some(PastQuery { at, confidence: *confidence }),
         }
     }
 
@@ -193,7 +193,7 @@ impl GuardRequest for BotpressRequest {
     }
 
     fn input(&self, store_text: StoreText) -> String {
-        logged::write(&BotpressKept {
+        logged::write(&LoggedBotpressInput {
             query_text: store_text.keep(&self.query_text, 500).into(),
             last_confidence: Some(self.last_confidence),
         })

@@ -13,7 +13,7 @@ pub(super) const MOST_KEPT_CHARS: usize = 300;
 /// What is kept of a question at the Botpress door.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct BotpressKept<'a> {
+pub(super) struct LoggedBotpressInput<'a> {
     #[serde(borrow, skip_serializing_if = "str::is_empty")]
     pub(super) query_text: Cow<'a, str>,
     /// The other door's rows do not have it.
@@ -23,7 +23,7 @@ pub(super) struct BotpressKept<'a> {
 /// What is kept of a question at the Voiceflow door.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct CheckKept<'a> {
+pub(super) struct LoggedCheckInput<'a> {
     #[serde(borrow, skip_serializing_if = "str::is_empty")]
     pub(super) query: Cow<'a, str>,
     pub(super) prior_confidence: Option<f64>,
@@ -32,7 +32,7 @@ pub(super) struct CheckKept<'a> {
 /// What is kept of what a query gave.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct RecordKept<'a> {
+pub(super) struct LoggedRecordInput<'a> {
     #[serde(borrow, skip_serializing_if = "str::is_empty")]
     pub(super) query: Cow<'a, str>,
     pub(super) confidence_score: Option<f64>,
@@ -42,7 +42,7 @@ pub(super) struct RecordKept<'a> {
 /// What of an answer is read.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Said<'a> {
+struct LoggedAnswer<'a> {
     #[serde(borrow)]
     topic_hash: Cow<'a, str>,
     #[serde(borrow)]
@@ -51,12 +51,12 @@ struct Said<'a> {
 }
 
 pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
-    let said: Said<'a> = logged::read(row.answer);
+    let said: LoggedAnswer<'a> = logged::read(row.answer);
     let name = if said.topic_hash.is_empty() { Cow::Borrowed(row.subject) } else { said.topic_hash };
     let text_or = |own: Cow<'a, str>| if said.matched_query.is_empty() { own } else { said.matched_query };
-    let botpress: BotpressKept<'a> = logged::read(row.input);
+    let botpress: LoggedBotpressInput<'a> = logged::read(row.input);
     let topic = if row.kind == row::Kind::Record {
-        let RecordKept { query, confidence_score, .. } = logged::read(row.input);
+        let LoggedRecordInput { query, confidence_score, .. } = logged::read(row.input);
         TopicShown { name, text: query, counts: true, confidence: confidence_score }
     } else if let Some(confidence) = botpress.last_confidence {
         // Of the first query it says 0 because there was no answer yet.
@@ -64,7 +64,7 @@ pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
         TopicShown { name, text: text_or(botpress.query_text), counts: true, confidence: is_of_answer.then_some(confidence) }
     } else {
         // This door counts what is recorded.
-        TopicShown { name, text: text_or(logged::read::<CheckKept<'a>>(row.input).query), counts: false, confidence: None }
+        TopicShown { name, text: text_or(logged::read::<LoggedCheckInput<'a>>(row.input).query), counts: false, confidence: None }
     };
     Shows { topic: Some(topic), ..Shows::default() }
 }
@@ -82,21 +82,21 @@ pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, doubts: &mut Doubts
         }
         doubts.add(TOPIC_BY_LOG);
         // Its name stands for its words: like itself, and like nothing else.
-        let named = logged::read::<Said<'_>>(&row.answer).topic_hash;
+        let named = logged::read::<LoggedAnswer<'_>>(&row.answer).topic_hash;
         let topic = if named.is_empty() { row.subject.clone() } else { named.into_owned() };
         (topic.clone(), topic)
     };
     if row.kind != row::Kind::Check {
-        let kept: RecordKept<'_> = logged::read(&row.input);
+        let kept: LoggedRecordInput<'_> = logged::read(&row.input);
         let (query, topic_hash) = whole(&kept.query);
         let confidence = kept.confidence_score.unwrap_or(0.0);
         return Retold::of(RecordRequest { session_id, query, topic_hash, confidence, chunks: kept.retrieved_chunks });
     }
-    if let Some(last_confidence) = logged::read::<BotpressKept<'_>>(&row.input).last_confidence {
+    if let Some(last_confidence) = logged::read::<LoggedBotpressInput<'_>>(&row.input).last_confidence {
         let topic_hash = row.subject.clone();
         return Retold::of(BotpressRequest { session_id, topic_hash, query_text: String::new(), last_confidence });
     }
-    let kept: CheckKept<'_> = logged::read(&row.input);
+    let kept: LoggedCheckInput<'_> = logged::read(&row.input);
     let (query, topic_hash) = whole(&kept.query);
     Retold::of(CheckRequest { session_id, query, topic_hash, prior_confidence: kept.prior_confidence })
 }

@@ -5,7 +5,7 @@
 //! should be written. The other spelling is kept with the topic, so it is fair once, and whoever goes on from one spelling to the next
 //! stays in one topic.
 
-use super::row::{CheckKept, MOST_KEPT_CHARS, RecordKept};
+use super::row::{LoggedCheckInput, LoggedRecordInput, MOST_KEPT_CHARS};
 use super::{DOORS, VOICEFLOW_SLOT};
 use crate::answer::Facts;
 use crate::guard::{
@@ -388,7 +388,10 @@ impl GuardRequest for CheckRequest {
     }
 
     fn input(&self, store_text: StoreText) -> String {
-        logged::write(&CheckKept { query: store_text.keep(&self.query, MOST_KEPT_CHARS).into(), prior_confidence: self.prior_confidence })
+        logged::write(&LoggedCheckInput {
+            query: store_text.keep(&self.query, MOST_KEPT_CHARS).into(),
+            prior_confidence: self.prior_confidence,
+        })
     }
 }
 
@@ -518,7 +521,7 @@ impl GuardRequest for RecordRequest {
     }
 
     fn input(&self, store_text: StoreText) -> String {
-        logged::write(&RecordKept {
+        logged::write(&LoggedRecordInput {
             query: store_text.keep(&self.query, MOST_KEPT_CHARS).into(),
             confidence_score: Some(self.confidence),
             retrieved_chunks: self.chunks,

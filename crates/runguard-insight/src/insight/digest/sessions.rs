@@ -13,9 +13,9 @@ const MARKS: u64 = LOW | GOOD;
 
 /// A number with its marks in the last two bits. Its bytes are kept as they are, so that a file can be searched for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Seen([u8; 8]);
+struct MarkedNumber([u8; 8]);
 
-impl Seen {
+impl MarkedNumber {
     fn of(number: u64, marks: u64) -> Self {
         Self((number & !MARKS | marks & MARKS).to_be_bytes())
     }
@@ -36,7 +36,7 @@ pub struct Sessions {
     /// Numbers from here on are left out.
     beyond: Option<u64>,
     /// By number, each once.
-    seen: Vec<Seen>,
+    seen: Vec<MarkedNumber>,
 }
 
 impl Sessions {
@@ -48,7 +48,7 @@ impl Sessions {
 
     pub(crate) fn see(&mut self, number: u64, marks: u64, most: u16) {
         self.most = self.most.max(most);
-        self.put(Seen::of(number, marks));
+        self.put(MarkedNumber::of(number, marks));
         self.trim();
     }
 
@@ -67,12 +67,12 @@ impl Sessions {
         self.trim();
     }
 
-    fn put(&mut self, seen: Seen) {
+    fn put(&mut self, seen: MarkedNumber) {
         if self.beyond.is_some_and(|beyond| seen.number() >= beyond) {
             return;
         }
         match self.seen.binary_search_by_key(&seen.number(), |known| known.number()) {
-            Ok(at) => self.seen[at] = Seen::of(seen.number(), self.seen[at].marks() | seen.marks()),
+            Ok(at) => self.seen[at] = MarkedNumber::of(seen.number(), self.seen[at].marks() | seen.marks()),
             Err(at) => self.seen.insert(at, seen),
         }
     }

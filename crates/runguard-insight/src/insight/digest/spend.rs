@@ -171,7 +171,7 @@ impl RunCell {
 
 /// What a row tells of a run's model calls.
 #[derive(Debug, Default)]
-struct Told<'a> {
+struct ModelCallFacts<'a> {
     spend: Spend,
     model: Option<&'a str>,
     key: Option<&'a str>,
@@ -220,7 +220,7 @@ impl Digest {
         let until = spending.renews_in_seconds.map(|seconds| row.at.saturating_add(seconds.saturating_mul(1000)));
         self.told(
             row,
-            &Told {
+            &ModelCallFacts {
                 spend,
                 model: spending.model.as_deref(),
                 key: spending.key.as_deref(),
@@ -229,7 +229,7 @@ impl Digest {
                 scopes: if spending.is_spent { &spending.scopes } else { &[] },
                 sets_aside: spending.sets_aside && outcome != Outcome::Blocked,
                 settles: spending.settles,
-                ..Told::default()
+                ..ModelCallFacts::default()
             },
         );
     }
@@ -243,7 +243,7 @@ impl Digest {
         let heard = Some(heard(row.reason_code().filter(|_| is_refused), until));
         let spend = Spend { refusals: u64::from(is_refused), steps: seen.new_steps, ..Spend::default() };
         let (model, key) = (Some(row.subject).filter(|model| !model.is_empty()), seen.key.as_deref());
-        self.told(row, &Told { spend, model, key, call: seen.call.as_ref(), heard, ..Told::default() });
+        self.told(row, &ModelCallFacts { spend, model, key, call: seen.call.as_ref(), heard, ..ModelCallFacts::default() });
     }
 
     /// An operator's word on a run.
@@ -257,10 +257,10 @@ impl Digest {
         // What it was refused for is lifted too.
         let (control, heard) =
             if is_stopped { (Control::Stopped { note: note.into() }, None) } else { (Control::Resumed, Some(Heard::MayGoOn)) };
-        self.told(row, &Told { control: Some(control), heard, ..Told::default() });
+        self.told(row, &ModelCallFacts { control: Some(control), heard, ..ModelCallFacts::default() });
     }
 
-    fn told(&mut self, row: &RowRef<'_>, told: &Told<'_>) {
+    fn told(&mut self, row: &RowRef<'_>, told: &ModelCallFacts<'_>) {
         let named = |name: Option<&str>| name.filter(|name| !name.is_empty()).map(Box::<str>::from);
         if !told.spend.is_nothing() {
             let upstream = told.call.map(|call| &*call.upstream);
