@@ -88,11 +88,11 @@ export function overview(frame, main) {
     const tile = (name, value, note, kind = '') => el('div', { class: `tile ${kind}` }, el('dt', null, name), el('dd', null, el('span', { class: 'value' }, value), el('span', { class: 'hint' }, note)));
     tiles.replaceChildren(
       tile('Decisions', compact(totals.decisions), totals.sessions_estimate ? `in about ${times(totals.sessions_estimate, 'session')}` : `${compact(totals.allowed)} allowed`),
-      tile(outcomeName('blocked'), compact(totals.blocked), totals.decisions ? `${percent(share)} of decisions` : 'nothing yet', 'is-blocked'),
+      tile(outcomeName('blocked'), compact(totals.blocked), totals.decisions ? `${percent(share)} of decisions` : 'nothing yet', totals.blocked ? 'is-blocked' : ''),
       tile(outcomeName('would_block'), compact(totals.would_block), totals.would_block ? 'in observe mode, let through' : 'nothing in observe mode', 'is-would'),
       tile('Operations saved', compact(totals.operations_saved), 'calls that were not made', 'is-saved'),
       tile('Credits saved', totals.credits_saved ? decimal(totals.credits_saved) : '–', totals.credits_saved ? 'at your rate' : 'set savings.credits_per_operation'),
-      tile('Dollars saved', totals.usd_saved ? dollars(totals.usd_saved) : '–', totals.usd_saved ? 'at your rate' : 'set savings.usd_per_operation'),
+      tile('Dollars saved', totals.usd_saved ? dollars(totals.usd_saved) : '–', totals.usd_saved ? 'at your rate' : ['set ', foreign('savings.usd_per_operation', 40)]),
     );
   }
 

@@ -43,7 +43,7 @@ export function spend(frame, main) {
       tile('Model calls', compact(total.calls), 'paid for'),
       tile('Tokens', compact(input + total.output_tokens), `${compact(input)} in, ${compact(total.output_tokens)} out`),
       tile('From caches', input ? percent(total.cached_tokens / input) : '–', 'of what was sent'),
-      tile('Blocked', compact(total.refused), 'calls that were not made', 'is-blocked'),
+      tile('Blocked', compact(total.refused), 'calls that were not made', total.refused ? 'is-blocked' : ''),
       tile('Saved', total.saved_usd ? `about ${dollars(total.saved_usd)}` : '–', 'blocked calls at an average price', 'is-saved'),
     );
   }
@@ -94,7 +94,7 @@ export function spend(frame, main) {
   async function load() {
     const { since, until, tenant } = frame.filters();
     const range = { since, until, tenant };
-    const show = (one, entries, render, empty) => (entries?.length ? one.show(entries, render) : one.say(empty));
+    const show = (one, entries, render, empty) => (entries?.length ? one.show(entries, render) : one.say(...[empty].flat()));
     const numbers = get('v1/spend', { ...range, by: 'day,model,key,run' }, aborted.signal).then((data) => {
       const by = Object.fromEntries(data.groups.map((group) => [group.by, group.entries]));
       drawTiles(data);
@@ -104,7 +104,7 @@ export function spend(frame, main) {
       show(part.model, by.model, drawEntries('What was spent by model', 'Model'), 'Nothing yet.');
       show(part.key, by.key, drawEntries('What was spent by key', 'Key'), 'No call with a key of RunGuard’s.');
       show(part.run, by.run, drawEntries('What was spent by run', 'Run', (entry) => frame.to('session', { session: entry.name, of: entry.tenant })), 'Nothing yet.');
-      show(part.budgets, data.budgets, (budgets) => budgetBars(budgets, 2 * ROWS), 'No limit that many share. Set one with --max-usd-per-day, or guards.budget.scopes.');
+      show(part.budgets, data.budgets, (budgets) => budgetBars(budgets, 2 * ROWS), ['No limit that many share. Set one with ', el('code', { class: 'whole' }, '--max-usd-per-day'), ', or ', el('code', null, 'guards.budget.scopes'), '.']);
       return data.behind_rows > 0;
     });
     const list = get('v1/runs', { ...range, prefix: frame.where.prefix, limit: RUNS }, aborted.signal).then((data) => {

@@ -28,7 +28,7 @@ export function welcome(frame) {
   const draw = (about, label, text) => () => [about, copyable(label, text, frame.say)];
   const root = el('section', { class: 'panel welcome', 'aria-labelledby': 'welcome-title', hidden: true },
     el('h2', { id: 'welcome-title' }, 'Ask before the next step'),
-    el('p', null, 'RunGuard is ready and was not asked yet. Choose how your agent or flow asks it; the first decision shows here by itself.'),
+    el('p', null, 'RunGuard is ready. Choose how your agent or flow asks it; the first decision shows here by itself.'),
     tabs('How to ask', [
       ['Gateway', draw(gatewayNote, 'variables', GATEWAY)],
       ['Python', draw(el('p', { class: 'hint' }, 'In your own agent loop, counted by this service: many processes share one run.'), 'Python', python())],

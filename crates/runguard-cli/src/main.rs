@@ -90,7 +90,7 @@ enum Command {
     Explain(commands::explain::Explain),
     /// Make, list and revoke API keys
     Key(commands::key::Key),
-    /// Print an example settings file, check one, or show every value and where it comes from
+    /// Print an example settings file, check one, set a value, or show all and where they come from
     Settings(commands::settings::Settings),
     /// Print the completions of a shell: commands, flags and their values
     Completions(commands::manual::Completions),

@@ -260,6 +260,19 @@ pub(crate) fn span_cell(value: &Value) -> Cell {
     Cell::new(serde_json::from_value::<Span>(value.clone()).map_or_else(|_| text(value), |span| span.to_string()))
 }
 
+/// Seconds that are still to pass, in the two largest units: to be looked at, where a setting is to be typed again.
+pub(crate) fn wait_cell(value: &Value) -> Cell {
+    Cell::new(value.as_f64().map_or_else(|| text(value), |seconds| wait(seconds.ceil() as u64)))
+}
+
+fn wait(seconds: u64) -> String {
+    let units = [(seconds / 86_400, "d"), (seconds / 3600 % 24, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
+    let first = units.iter().position(|(count, _)| *count > 0).unwrap_or(3);
+    let told = units[first..].iter().take(2).filter(|(count, _)| *count > 0).map(|(count, unit)| format!("{count}{unit}"));
+    let told: Vec<String> = told.collect();
+    if told.is_empty() { "0s".to_owned() } else { told.join(" ") }
+}
+
 pub(crate) fn time_cell(value: &Value) -> Cell {
     Cell::new(time(value))
 }
@@ -320,6 +333,12 @@ mod tests {
     fn an_amount_that_is_something_does_not_look_like_nothing() {
         let shown = [0.0, 12.0, 0.5, 1.234, 0.015, 0.004, 0.0051, 0.000_000_2, 1e-12].map(amount);
         assert_eq!(shown, ["–", "12.00", "0.50", "1.23", "0.015", "0.004", "0.005", "0.0000002", "1e-12"]);
+    }
+
+    #[test]
+    fn a_wait_is_told_in_two_units() {
+        let told = [0, 7, 60, 3564, 3600, 86_399, 90_061, 30 * 86_400].map(wait);
+        assert_eq!(told, ["0s", "7s", "1m", "59m 24s", "1h", "23h 59m", "1d 1h", "30d"]);
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl Circuits {
                 output::cell(&row["forced"]),
                 output::cell(&row["recent_failures"]),
                 output::cell(&row["failure_threshold"]),
-                output::span_cell(&row["recovery_seconds_remaining"]),
+                output::wait_cell(&row["recovery_seconds_remaining"]),
                 output::time_cell(&row["opened_at"]),
             ]);
         }

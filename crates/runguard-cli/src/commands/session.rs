@@ -60,7 +60,7 @@ impl Session {
                 output::span_cell(&counter["window_seconds"]),
                 output::outcome_cell(if counter["allowed_next"] == true { "yes" } else { "no" }),
                 output::cell(&counter["reason"]),
-                output::span_cell(&counter["retry_after_seconds"]),
+                output::wait_cell(&counter["retry_after_seconds"]),
             ]);
         }
         output::show(&table)?;

@@ -26,7 +26,7 @@ const HEAD: &str = concat!(
 
 const WORDS: &str = concat!(
     "<p>Ask a guard before a step that costs money. <b>200</b>: go on. <b>429</b>: stop; <code>reason</code> says why and <code>message</code> what to do instead.",
-    " With <code>?status=200</code> a block is answered 200; with <code>?flat=1</code> the answer has scalars only. Machines read <a href=\"/openapi.json\">/openapi.json</a>.</p>",
+    " With <code class=\"whole\">?status=200</code> a block is answered 200; with <code class=\"whole\">?flat=1</code> the answer has scalars only. Machines read <a href=\"/openapi.json\">/openapi.json</a>.</p>",
 );
 
 /// Every route, and how it is found.

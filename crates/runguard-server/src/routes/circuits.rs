@@ -1,7 +1,7 @@
 //! The endpoints' circuits, and an operator's word on them.
 
 use super::decisions::limit;
-use super::query::{query, reader};
+use super::query::{none_of, query, reader};
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;
@@ -36,8 +36,8 @@ async fn all(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply,
     let values = query(raw, &["tenant", "endpoint", "phase", "limit", "cursor"])?;
     let tenant = auth::tenant_to_read(&caller, values.get("tenant").map(String::as_str))?;
     let phase = values.get("phase").cloned();
-    if phase.as_deref().is_some_and(|phase| !PHASES.contains(&phase)) {
-        return Err(Problem::query("phase", format!("must be one of {}", PHASES.join(", "))));
+    if let Some(phase) = phase.as_deref().filter(|phase| !PHASES.contains(phase)) {
+        return Err(none_of("phase", "has no such value", phase, &PHASES));
     }
     let after = values.get("cursor").map(String::as_str).map(place_of).transpose()?;
     let limit = limit(&values)?;

@@ -1,6 +1,6 @@
 //! `GET /v1/decisions`: the log, filtered and in pages, as JSON, NDJSON or CSV.
 
-use super::query::{query, reader};
+use super::query::{none_of, query, reader};
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;
@@ -76,7 +76,7 @@ fn codes<T: Code>(names: &[T]) -> Vec<&'static str> {
 
 pub(crate) fn filter(values: &HashMap<String, String>, caller: &Caller, now: Timestamp) -> Result<RowFilter, Problem> {
     let one_of = |name: &str, known: &[&str]| match values.get(name) {
-        Some(value) if !known.contains(&value.as_str()) => Err(Problem::query(name, format!("must be one of {}", known.join(", ")))),
+        Some(value) if !known.contains(&value.as_str()) => Err(none_of(name, "has no such value", value, known)),
         value => Ok(value.cloned()),
     };
     let at = |name: &str| values.get(name).map(|text| time::parse(text, now)).transpose().map_err(|problem| Problem::query(name, problem));

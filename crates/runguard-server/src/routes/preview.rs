@@ -2,7 +2,7 @@
 //!
 //! It is begun and left within the handler, so that it ends when the caller goes.
 
-use super::query::reader;
+use super::query::{none_of, reader};
 use super::{State, answer};
 use crate::auth;
 use crate::metrics::Limited;
@@ -53,8 +53,7 @@ fn field_of(guard: GuardName, path: &[String]) -> String {
 
 fn read(body: &Map<String, Value>, now: Timestamp) -> Result<Ask, Problem> {
     if let Some(name) = body.keys().find(|name| !KNOWN.contains(&name.as_str())) {
-        let shown: String = name.chars().take(64).collect();
-        return Err(Problem::query(&shown, format!("is not known here; known are {}", KNOWN.join(", "))));
+        return Err(none_of(name, "is not known here", name, &KNOWN));
     }
     let text = |name: &str| match body.get(name) {
         None | Some(Value::Null) => Ok(None),
@@ -70,8 +69,8 @@ fn read(body: &Map<String, Value>, now: Timestamp) -> Result<Ask, Problem> {
         },
     };
     let guards: Vec<&str> = GuardName::ALL.iter().map(|guard| guard.code()).collect();
-    let guard = text("guard")?.as_deref().and_then(GuardName::from_code);
-    let guard = guard.ok_or_else(|| Problem::query("guard", format!("must be one of {}", guards.join(", "))))?;
+    let word = text("guard")?.unwrap_or_default();
+    let guard = GuardName::from_code(&word).ok_or_else(|| none_of("guard", "names no guard", &word, &guards))?;
     let settings = match body.get("settings") {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(settings)) => settings.clone(),

@@ -8,6 +8,7 @@ use crate::time;
 use hyper::HeaderMap;
 use hyper::header::HeaderValue;
 use runguard_core::Timestamp;
+use runguard_core::nearest::hint;
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::{Caller, Role};
 use runguard_insight::insight::Filters;
@@ -73,15 +74,18 @@ pub(crate) fn query(raw: Option<&str>, known: &[&str]) -> Result<HashMap<String,
             return Err(Problem::query("query", "is not UTF-8"));
         };
         if !known.contains(&name.as_str()) {
-            return Err(Problem::query(
-                &name.chars().take(64).collect::<String>(),
-                format!("is not known here; known are {}", known.join(", ")),
-            ));
+            return Err(none_of(&name, "is not known here", &name, known));
         }
         values.insert(name, value);
     }
     values.retain(|_, value| !value.is_empty());
     Ok(values)
+}
+
+/// A parameter, or a word in one, that is none of those there are: the one that was meant, where one was, and otherwise all of them.
+pub(crate) fn none_of(parameter: &str, wrong: &str, word: &str, known: &[&str]) -> Problem {
+    let shown: String = parameter.chars().take(64).collect();
+    Problem::query(&shown, format!("{wrong}; {}", hint(word, known.iter().copied())))
 }
 
 /// The time that is asked about, from and to, in milliseconds: up to this moment unless told, and as long as this unless told.
@@ -113,7 +117,7 @@ pub(crate) fn one_of<T>(
     all: &[&str],
 ) -> Result<Option<T>, Problem> {
     let Some(word) = values.get(name) else { return Ok(None) };
-    of(word).map(Some).ok_or_else(|| Problem::query(name, format!("must be one of {}", all.join(", "))))
+    of(word).map(Some).ok_or_else(|| none_of(name, "has no such value", word, all))
 }
 
 /// How many of a sorted list are passed over: its cursor is a number.

@@ -10,13 +10,16 @@ pub(super) const DEGRADE_BUCKETS_MIN: usize = 8;
 pub(super) const DEGRADE_LATE_MIN: u64 = 6;
 pub(super) const DEGRADE_FACTOR: f64 = 3.0;
 
-/// Failures rise while the circuit still holds.
+/// Failures rise, and no call was blocked yet.
 pub(super) fn upstream_degrades(overview: &Overview, facts: &Facts<'_>) -> Vec<Insight> {
     let guard = GuardName::ApiCircuit;
     let calls = overview.series.by_guard.get(guard.code());
+    // A circuit may open with a result that is recorded: then nothing says so but the calls that it blocks from there on.
     let tripped = |endpoint: &Endpoint| {
-        reason_of(overview, Reason::CircuitJustTripped)
-            .is_some_and(|count| count.subjects.iter().any(|seen| seen.subject == endpoint.endpoint))
+        [Reason::CircuitJustTripped, Reason::CircuitOpen]
+            .into_iter()
+            .filter_map(|reason| reason_of(overview, reason))
+            .any(|count| count.subjects.iter().any(|seen| seen.subject == endpoint.endpoint))
     };
     let mut found = Vec::new();
     for endpoint in overview.endpoints.iter().filter(|endpoint| !is_rest(&endpoint.endpoint) && !tripped(endpoint)) {
@@ -56,7 +59,7 @@ pub(super) fn upstream_degrades(overview: &Overview, facts: &Facts<'_>) -> Vec<I
             overview,
             format!("{} is getting worse", named(&endpoint.endpoint)),
             format!(
-                "{late} of its {} failures are of the last quarter of this time, and the circuit has not tripped ({threshold} failures within its window). Look at the upstream before it does.",
+                "{late} of its {} failures are of the last quarter of this time, and its circuit has blocked no call ({threshold} failures within its window open it). Look at the upstream before it does.",
                 late.saturating_add(early)
             ),
         );

@@ -334,8 +334,11 @@ fn an_upstream_that_gets_worse_before_it_trips() {
     overview.series = series(guard, &[100, 100, 100, 100, 100, 100, 301, 301], &[0; 8]);
     silent(&told(&overview), "upstream_degrades");
     overview.series = series(guard, &[100; 8], &[0; 8]);
-    overview.reasons = vec![reason(Reason::CircuitJustTripped, 1, &[("orders", 1)])];
-    silent(&told(&overview), "upstream_degrades");
+    assert!(insight.advice.contains("has blocked no call"), "{}", insight.advice);
+    for told_by in [Reason::CircuitJustTripped, Reason::CircuitOpen] {
+        overview.reasons = vec![reason(told_by, 1, &[("orders", 1)])];
+        silent(&told(&overview), "upstream_degrades");
+    }
 }
 
 #[test]
