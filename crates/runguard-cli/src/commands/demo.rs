@@ -330,7 +330,7 @@ impl Screen {
 
 /// What there is to do with a demo, and after it.
 fn next_steps(url: &str, stays: bool) -> String {
-    let ask = format!("curl -s {url}/guard/ai-task-retry -d '{{\"session_id\":\"me\",\"task_name\":\"classify\"}}'");
+    let ask = format!("curl -s {url}/guard/ai-task-retry \\\n      -d '{{\"session_id\":\"me\",\"task_name\":\"classify\"}}'");
     let here = [
         (format!("{url}/"), "the dashboard, with all of it"),
         (format!("runguard decisions --url {url}"), "what was decided"),
