@@ -214,10 +214,23 @@ def test_a_provider_that_writes_on_is_cut_in_its_own_way(gateway: Any, provider:
     pieces = list(stream)
     assert pieces[-1].choices[0].finish_reason == "length"
     assert len(pieces) < 300, "a token has hardly ever so many bytes"
+    asked = chat(server).chat.completions.create(model=CHAT, messages=HELLO, max_tokens=50, stream=True, stream_options={"include_usage": True})
+    *_, last, counted = asked
+    assert (last.choices[0].finish_reason, counted.choices) == ("length", []) and 50 < counted.usage.completion_tokens < 600
     with claude(server).messages.stream(model=MESSAGES, max_tokens=50, messages=HELLO) as stream:
         message = stream.get_final_message()
     assert message.stop_reason == "max_tokens"
     assert message.content[0].text.count(WORD) < 300
+    events = list(chat(server).responses.create(model=CHAT, input="hi", max_output_tokens=50, stream=True))
+    assert [event.sequence_number for event in events] == sorted(event.sequence_number for event in events)
+    done = ["response.output_text.done", "response.content_part.done", "response.output_item.done", "response.incomplete"]
+    assert [event.type for event in events[-4:]] == done
+    response = events[-1].response
+    came = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert (response.status, response.incomplete_details.reason, response.output_text) == ("incomplete", "max_output_tokens", came)
+    assert 50 < response.usage.output_tokens < 600 and response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
+    with chat(server).responses.stream(model=CHAT, input="hi", max_output_tokens=50) as stream:
+        assert [event.type for event in stream][-1] == "response.incomplete"
 
 
 @pytest.mark.parametrize("counts", [True, False], ids=["counted", "not counted"])

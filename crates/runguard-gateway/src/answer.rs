@@ -2,8 +2,10 @@
 
 mod ended;
 mod frames;
+mod open_item;
 
 use self::ended::Reasons;
+use self::open_item::OpenItem;
 use crate::api::Api;
 use crate::bedrock::Family;
 use crate::bedrock::answers::{self, Counted, End};
@@ -258,6 +260,10 @@ pub(crate) struct Meter {
     prompt_tokens: u64,
     reasons: Reasons,
     mistake: Option<StatusCode>,
+    /// It is cut where nothing more is paid for.
+    may_be_cut: bool,
+    /// The item of a response that is being written, where that may be cut.
+    open_item: Option<OpenItem>,
 }
 
 /// Takes a later count in place of an earlier one, unless that was larger: some say at the end that they have read nothing.
@@ -291,12 +297,19 @@ impl Meter {
             prompt_tokens: 0,
             reasons: Reasons::default(),
             mistake: None,
+            may_be_cut: false,
+            open_item: None,
         }
     }
 
     /// Knows how long the prompt probably is.
     pub(crate) fn with_prompt(self, tokens: u64) -> Self {
         Self { prompt_tokens: tokens, ..self }
+    }
+
+    /// Knows whether the answer may have to be ended here.
+    pub(crate) fn may_be_cut(self, may_be_cut: bool) -> Self {
+        Self { may_be_cut, ..self }
     }
 
     pub(crate) fn is_complete(&self) -> bool {
@@ -455,8 +468,15 @@ impl Meter {
             self.reasons.note_response(response);
             self.latest = response.to_string();
         }
-        if kind == "response.output_item.done" {
-            event.get("item").into_iter().for_each(|item| self.account.take_item(item));
+        match (kind, &mut self.open_item) {
+            ("response.output_item.added", open) if self.may_be_cut => *open = OpenItem::of(event),
+            ("response.output_item.done", open) => {
+                *open = None;
+                event.get("item").into_iter().for_each(|item| self.account.take_item(item));
+            }
+            ("response.content_part.added", Some(open)) => open.begin_part(event),
+            ("response.output_text.delta", Some(open)) => open.write(event),
+            _ => {}
         }
         if kind.rsplit('.').next() == Some("delta") {
             self.write(event.get("delta").unwrap_or(&Value::Null));
@@ -476,7 +496,7 @@ impl Meter {
             output: usage.map_or(0, |usage| usage.output_tokens).max(usual_tokens(self.account.bytes)),
         };
         let events = match self.api {
-            Api::Chat | Api::Completions | Api::Embeddings | Api::Invoke(Family::Chat | Family::GptOss) => self.cut_chunks(),
+            Api::Chat | Api::Completions | Api::Embeddings | Api::Invoke(Family::Chat | Family::GptOss) => self.cut_chunks(counted),
             Api::Messages | Api::Invoke(Family::Anthropic) => {
                 let closed = self.open_block.take().map(|index| json!({"type": "content_block_stop", "index": index}));
                 let delta = json!({"stop_reason": "max_tokens", "stop_sequence": null});
@@ -486,12 +506,25 @@ impl Meter {
             }
             Api::Responses => {
                 let mut response: Value = serde_json::from_str(&self.latest).unwrap_or_else(|_| json!({"object": "response"}));
+                let (item, mut events) = self.open_item.take().map(|open| open.end(self.events)).unzip();
+                let events = events.get_or_insert_default();
                 if let Some(fields) = response.as_object_mut() {
+                    let Counted { input, output } = counted;
                     fields.insert("status".into(), json!("incomplete"));
                     fields.insert("incomplete_details".into(), json!({"reason": "max_output_tokens"}));
+                    fields.insert(
+                        "usage".into(),
+                        json!({"input_tokens": input, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": output,
+                        "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": input.saturating_add(output)}),
+                    );
+                    if let Some(item) = item {
+                        fields.insert("output".into(), json!([item]));
+                    }
                 }
-                let event = json!({"type": "response.incomplete", "sequence_number": self.events, "response": response});
-                vec![("response.incomplete", event)]
+                let number = self.events.saturating_add(events.len() as u64);
+                let event = json!({"type": "response.incomplete", "sequence_number": number, "response": response});
+                events.push(("response.incomplete", event));
+                std::mem::take(events)
             }
             Api::Converse | Api::Invoke(_) => answers::ending(self.api, End::Length, counted, self.open_block.take()),
         };
@@ -504,7 +537,7 @@ impl Meter {
         on_the_wire(self.api, events, counted)
     }
 
-    fn cut_chunks(&self) -> Vec<(&'static str, Value)> {
+    fn cut_chunks(&self, Counted { input, output }: Counted) -> Vec<(&'static str, Value)> {
         let mut chunk: Value = serde_json::from_str(&self.latest).unwrap_or_else(|_| json!({"object": "chat.completion.chunk"}));
         let indexes: Vec<u64> = chunk
             .get("choices")
@@ -524,7 +557,15 @@ impl Meter {
             let indexes = if indexes.is_empty() { vec![0] } else { indexes };
             fields.insert("choices".into(), indexes.into_iter().map(end).collect());
         }
-        vec![("", chunk)]
+        let mut events = vec![("", chunk.clone())];
+        // A caller who asked for it has it at the end of what is cut, too.
+        if let Some(fields) = chunk.as_object_mut().filter(|_| !self.hides_usage && matches!(self.api, Api::Chat | Api::Completions)) {
+            fields.insert("choices".into(), json!([]));
+            let total = input.saturating_add(output);
+            fields.insert("usage".into(), json!({"prompt_tokens": input, "completion_tokens": output, "total_tokens": total}));
+            events.push(("", chunk));
+        }
+        events
     }
 }
 

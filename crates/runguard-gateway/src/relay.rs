@@ -130,8 +130,9 @@ async fn follow(
     place: Option<Arc<Share>>,
 ) {
     let Passed { question, run, set_aside, mut guards, when_caller_leaves, paid_output, circuit, found_again, payer, .. } = *passed;
-    let mut meter = Meter::new(question.api, question.must_ask_for_usage()).with_prompt(question.prompt.usual_tokens());
     let most = most_output(&question, paid_output);
+    let meter = Meter::new(question.api, question.must_ask_for_usage()).with_prompt(question.prompt.usual_tokens());
+    let mut meter = meter.may_be_cut(most.is_some());
     let is_thought_unseen = question.thinks && paid_output.is_some();
     let following = async {
         let passed = pass_on(&mut events, &mut meter, most, &send).await;
