@@ -85,6 +85,54 @@ def test_a_person_reads_tables(traces):
     assert done.stderr == "", "no bar on a pipe"
 
 
+def claude_code(folder, session, commands, then=()):
+    """A session as Claude Code writes it: what was asked, what was done, and what was asked then."""
+    lines = [{"type": "summary", "summary": "Fix it", "leafUuid": "x"}]
+
+    def line(kind, number, **message):
+        lines.append({"type": kind, "sessionId": session, "version": "2.0.31", "isSidechain": False, "uuid": f"u{len(lines)}",
+                      "timestamp": f"2026-03-02T09:{number // 60:02}:{number % 60:02}.000Z", "message": {"role": kind, **message}})
+
+    number = 0
+    for asked, done in (("Fix the failing test", commands), ("Now write the changelog", then)):
+        if done:
+            line("user", number, content=asked)
+        for command in done:
+            number += 1
+            usage = {"input_tokens": 6, "cache_read_input_tokens": 40000, "cache_creation_input_tokens": 900, "output_tokens": 150}
+            line("assistant", number, id=f"msg_{number}", model="claude-sonnet-4-5-20250929", stop_reason="tool_use", usage=usage,
+                 content=[{"type": "tool_use", "id": f"toolu_{number}", "name": "Bash", "input": {"command": command}}])
+            line("user", number, content=[{"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": f"gave {command}", "is_error": False}])
+    file = folder / f"{session}.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+def test_a_stranger_sees_what_went_in_circles_without_a_label(tmp_path):
+    projects = tmp_path / "projects"
+    steady = [f"ls {number}" for number in range(6)]
+    stuck = claude_code(projects / "-home-me-src-shop", "5e55-1", ["ls", *["make check"] * 8], then=steady)
+    claude_code(projects / "-home-me-src-blog", "5e55-2", steady)
+    (projects / "-home-me-src-blog/memory").mkdir()
+    (projects / "-home-me-src-blog/memory/MEMORY.md").write_text("# notes")
+    done = run_cli("replay", projects, "--guards", "stall", "--by", "folder")
+    assert done.returncode == 0, done.stderr
+    for says in ("1 of 2 runs would have been ended. 4 steps,", "1 run went in circles for a while: 6 steps,", "of all dollars",
+                 "the same call gave the same result again and again", f"{stuck}:2", "Fix the failing test", "Bash", "6 of 15", "-home-me-src-shop"):
+        assert says in done.stdout, (says, done.stdout)
+    for hides in ("good runs", "failed runs", "0 (0)"):
+        assert hides not in done.stdout, hides
+    report = replay(projects, "--guards", "stall")
+    circles = report["circles"]
+    assert (circles["runs"], circles["steps"], circles["most"][0]["first"], circles["most"][0]["tool"]) == (1, 6, 4, "Bash")
+    assert 0 < circles["dollars"] < report["dollars"] and circles["rules"][0]["rule"] == "stall.identical"
+    sums = report["total"]["sums"]
+    assert sums["unknown_after_steps"] == 4, "until the person spoke; what was asked then is not saved"
+    explained = json.loads(run_cli("explain", f"{stuck}:2", "--guards", "stall", "--json").stdout)
+    assert (explained["stopped_after"], explained["after"]["steps"], len(explained["steps"])) == (5, 4, 15)
+
+
 def test_each_guard_is_known_alone_and_the_first_is_credited(traces):
     report = replay(traces, "--max-steps", "5", "--max-tokens", "70", "--max-usd", "1.5", "--max-minutes", "1")
     assert [alone["name"] for alone in report["alone"]] == [

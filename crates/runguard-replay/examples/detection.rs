@@ -4,7 +4,7 @@
 use runguard_core::detect::stall::StallRule;
 use runguard_replay::evaluate::{FRONTIER_RUNS, Lengths, NATIVE, Report, Share, TEXT, Tally, evaluate, files_of};
 use runguard_replay::rules::{Contender, Other, contenders};
-use runguard_replay::validate::{PRICES, Saved, Trial};
+use runguard_replay::validate::{PRICES, Problem, Saved, Trial};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -145,9 +145,10 @@ fn prices(files: &[PathBuf], threads: usize) -> Result<Value, Failure> {
 
 /// Chooses thresholds on four fifths of the tasks and measures on the last, five times; and holds them against every rival for its price.
 fn cross_validation(files: &[PathBuf], threads: usize) -> Result<Value, Failure> {
-    let trial = Trial::of(files, Lengths::of(files, threads), threads).map_err(|problem| -> Failure { problem })?;
+    let as_failure = |problem: Problem| -> Failure { problem };
+    let trial = Trial::of_thresholds(files, Lengths::of(files, threads), threads).map_err(as_failure)?;
     let chosen = trial.cross_validate();
-    println!("chosen without each fifth of the tasks, of {} combinations:", trial.thresholds());
+    println!("chosen without each fifth of the tasks, of {} combinations:", trial.len());
     let picks: Vec<String> = chosen.iter().map(|held| trial.name(held.chosen)).collect();
     for (held, pick) in chosen.iter().zip(&picks) {
         println!("  without {}: {pick}", held.fold + 1);
@@ -165,12 +166,15 @@ fn cross_validation(files: &[PathBuf], threads: usize) -> Result<Value, Failure>
     let rows: Vec<_> = classes.iter().map(|(group, tally)| cells(group, tally)).collect();
     print_table("the same, chosen for each class alone at its own price", COLUMNS, &rows);
     let by_class: serde_json::Map<String, Value> = classes.iter().map(|(group, tally)| ((*group).to_owned(), figures(tally))).collect();
+    let trial = Trial::against_others(files, Lengths::of(files, threads), threads).map_err(as_failure)?;
+    println!("against the rules of others: {} combinations\n", trial.len());
     let (mut rows, mut rivals) = (Vec::new(), Vec::new());
     for group in &groups {
-        for rival in Other::ALL.map(Other::contender) {
-            for (what, saved) in [("steps", Saved::Steps), ("tokens", Saved::Tokens)] {
+        for (what, saved) in [("steps", Saved::Steps), ("tokens", Saved::Tokens)] {
+            let priced = trial.priced(group, saved);
+            for rival in Other::ALL.map(Other::contender) {
                 let theirs = trial.of_rival(&rival, group);
-                let ours = trial.held_out(&trial.at_the_price_of(&rival, group, saved), group);
+                let ours = trial.held_out(&priced.at(|fold| trial.price_of(&rival, group, fold)), group);
                 let share = |tally: &Tally| if saved == Saved::Steps { tally.saved().value } else { tally.saved_tokens_share() };
                 let (Some(our), Some(their)) = (share(&ours), share(&theirs)) else { continue };
                 let price = |tally: &Tally| format!("{}/{}", tally.costly_stops, tally.successful);

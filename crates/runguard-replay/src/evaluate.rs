@@ -79,12 +79,12 @@ fn squares_of(part: u64, whole: u64) -> [f64; 3] {
 }
 
 impl Tally {
-    /// What stopping a run after the step `at` comes to.
-    pub fn of(run: &Run, at: Option<usize>) -> Self {
+    /// What stopping a run comes to, where the steps that a stop would have spared are told.
+    pub fn of(run: &Run, spared: Option<&[Step]>) -> Self {
         let mut tally = Self::default();
         let steps = run.steps.len() as u64;
-        let after = at.map_or(&[][..], |at| run.steps.get(at + 1..).unwrap_or_default());
-        let stopped = u64::from(at.is_some());
+        let stopped = u64::from(spared.is_some());
+        let after = spared.unwrap_or_default();
         match run.success {
             Some(true) => {
                 tally.successful = 1;
@@ -297,7 +297,8 @@ impl Report {
         self.runs += 1;
         self.steps += run.steps.len() as u64;
         let fold = fold_of(&run.task);
-        let outcomes: Vec<Tally> = contenders.iter().map(|contender| Tally::of(run, contender.stop(run))).collect();
+        let outcomes: Vec<Tally> =
+            contenders.iter().map(|contender| Tally::of(run, contender.stop(run).map(|at| run.spared(at)))).collect();
         for group in groups(run) {
             if !self.tallies.contains_key(group) {
                 self.tallies.insert(group.to_owned(), vec![Default::default(); contenders.len()]);
@@ -444,21 +445,36 @@ mod tests {
         Run { success, ..run("s", (0..length).map(|_| call(1, 1)).collect()) }
     }
 
+    fn stopped(run: &Run, at: Option<usize>) -> Tally {
+        Tally::of(run, at.map(|at| run.spared(at)))
+    }
+
+    #[test]
+    fn a_stop_spares_what_follows_until_a_person_speaks() {
+        let mut talk = story(Some(false), 10);
+        talk.steps[6].spoke = Some(true);
+        assert_eq!(stopped(&talk, Some(3)).saved_steps, 2);
+        assert_eq!(stopped(&talk, Some(5)).saved_steps, 0, "the person spoke at once");
+        assert_eq!(stopped(&talk, Some(6)).saved_steps, 3);
+        let good = stopped(&Run { success: Some(true), ..talk }, Some(5));
+        assert_eq!((good.false_stops, good.costly_stops), (1, 0));
+    }
+
     #[test]
     fn a_failed_run_saves_what_follows_its_stop() {
-        let tally = Tally::of(&story(Some(false), 10), Some(3));
+        let tally = stopped(&story(Some(false), 10), Some(3));
         assert_eq!((tally.failed, tally.stopped, tally.failed_steps, tally.saved_steps), (1, 1, 10, 6));
         assert_eq!((tally.saved_tokens, tally.saved_dollars), (60, 3.0));
-        assert_eq!(Tally::of(&story(Some(false), 10), None).saved_steps, 0);
+        assert_eq!(stopped(&story(Some(false), 10), None).saved_steps, 0);
     }
 
     #[test]
     fn a_successful_run_loses_what_follows_and_a_stop_at_its_end_is_false_all_the_same() {
-        let tally = Tally::of(&story(Some(true), 10), Some(3));
+        let tally = stopped(&story(Some(true), 10), Some(3));
         assert_eq!((tally.false_stops, tally.costly_stops, tally.lost_steps), (1, 1, 6));
-        let tally = Tally::of(&story(Some(true), 10), Some(9));
+        let tally = stopped(&story(Some(true), 10), Some(9));
         assert_eq!((tally.false_stops, tally.costly_stops, tally.lost_steps), (1, 0, 0));
-        let tally = Tally::of(&Run { stuck: Some(true), ..story(None, 4) }, Some(3));
+        let tally = stopped(&Run { stuck: Some(true), ..story(None, 4) }, Some(3));
         assert_eq!((tally.unknown, tally.stuck, tally.stuck_found, tally.failed, tally.successful), (1, 1, 1, 0, 0));
     }
 
@@ -472,7 +488,7 @@ mod tests {
         assert!(all.low > 0.9 && (all.high - 1.0).abs() < 1e-12);
         let mut tally = Tally::default();
         for at in [Some(3), None, Some(3), None] {
-            tally += &Tally::of(&story(Some(false), 10), at);
+            tally += &stopped(&story(Some(false), 10), at);
         }
         // Saved 6, 0, 6, 0 of 10 each: the deviation of the mean of 0.6, 0, 0.6, 0.
         let saved = tally.saved();

@@ -137,8 +137,8 @@ pub fn explain(run: &Run, guards: &Guards) -> Explained {
         steps: timeline.steps,
         stopped_after: found.ended.map(|(at, _)| at + 1),
         stopped_by: found.ended.map(|(_, cause)| cause.code()),
-        in_all: amounts(run, 0),
-        after: found.ended.map(|(at, _)| amounts(run, at + 1)).unwrap_or_default(),
+        in_all: amounts(&run.steps),
+        after: found.ended.map(|(at, cause)| amounts(cause.spared(run, at))).unwrap_or_default(),
     }
 }
 
@@ -215,6 +215,8 @@ pub enum Stretch<'a> {
     Folded(&'a [ExplainedStep]),
     /// What would not have been made.
     AfterStop(&'a [ExplainedStep]),
+    /// What a person asked for after that.
+    Later(&'a [ExplainedStep]),
 }
 
 impl Explained {
@@ -237,9 +239,9 @@ impl Explained {
             }
             rest = others;
         }
-        if !after.is_empty() {
-            stretches.push(Stretch::AfterStop(after));
-        }
+        let (spared, later) = after.split_at(after.len().min(self.after.steps as usize));
+        let named = [(spared, Stretch::AfterStop as fn(_) -> _), (later, Stretch::Later)];
+        stretches.extend(named.into_iter().filter(|(steps, _)| !steps.is_empty()).map(|(steps, name)| name(steps)));
         stretches
     }
 
@@ -260,7 +262,8 @@ impl Explained {
         };
         let Amounts { steps, tokens, dollars } = self.after;
         if steps == 0 {
-            return format!("Stopped after step {stopped}, its last: nothing is saved and nothing lost.");
+            let next = if stopped == self.steps.len() { ", its last" } else { "; a person spoke next" };
+            return format!("Stopped after step {stopped}{next}: nothing is saved and nothing lost.");
         }
         let mut amounts = format!("{steps} of {} steps", self.in_all.steps);
         if tokens > 0 {
@@ -528,10 +531,26 @@ mod tests {
                 Stretch::Shown(steps) => ('s', steps.len()),
                 Stretch::Folded(steps) => ('f', steps.len()),
                 Stretch::AfterStop(steps) => ('a', steps.len()),
+                Stretch::Later(steps) => ('l', steps.len()),
             })
             .collect();
         assert_eq!(lengths, [('s', 1), ('f', 19), ('s', 1), ('s', 3), ('a', 4)], "the 21st is new as well");
         assert_eq!(lengths.iter().map(|(_, length)| length).sum::<usize>(), explained.steps.len());
+    }
+
+    #[test]
+    fn what_a_person_asks_for_after_the_stop_is_not_spared() {
+        let mut steps = vec![call(1, 1); 9];
+        steps[6].spoke = Some(true);
+        let talk = explained(steps.clone());
+        assert_eq!((talk.stopped_after, talk.after.steps), (Some(4), 2));
+        let stretches = talk.stretches();
+        assert!(
+            matches!(stretches[..], [.., Stretch::AfterStop(spared), Stretch::Later(later)] if (spared.len(), later.len()) == (2, 3)),
+            "{stretches:?}"
+        );
+        steps[4].spoke = Some(true);
+        assert_eq!(explained(steps).verdict(), "Stopped after step 4; a person spoke next: nothing is saved and nothing lost.");
     }
 
     #[test]

@@ -7,11 +7,13 @@
 //! Sums are whole numbers (dollars lie on a grid that floats add exactly), examples are the first in the order of the files,
 //! and groups beyond the bound are told apart by their names: so one thread and many say the same.
 
+mod circles;
 mod examples;
 mod groups;
 mod packing;
 mod positions;
 
+pub use circles::{Circled, Circles, Circling, RuleCircles};
 pub use examples::Example;
 pub use positions::Where;
 
@@ -53,16 +55,19 @@ pub enum By {
     Source,
     Model,
     Task,
+    /// That the run's file lies in: of Claude Code it is the project.
+    Folder,
 }
 
 impl By {
-    pub const ALL: [Self; 3] = [Self::Source, Self::Model, Self::Task];
+    pub const ALL: [Self; 4] = [Self::Source, Self::Model, Self::Task, Self::Folder];
 
     pub const fn code(self) -> &'static str {
         match self {
             Self::Source => "source",
             Self::Model => "model",
             Self::Task => "task",
+            Self::Folder => "folder",
         }
     }
 
@@ -75,6 +80,7 @@ impl By {
             Self::Source => &run.source,
             Self::Model => &run.model,
             Self::Task => &run.task,
+            Self::Folder => run.place.file.parent().and_then(|folder| folder.file_name()?.to_str()).unwrap_or_default(),
         }
     }
 }
@@ -98,6 +104,8 @@ pub struct Summary {
     pub presets: Vec<Counted>,
     /// All guards and budgets together.
     pub total: Figures,
+    /// What was spent on steps that brought nothing new, whatever became of the runs.
+    pub circles: Circles,
     /// Each guard and budget, were it alone; also one that only observes.
     pub alone: Vec<Named>,
     /// The rules that ended runs, in a fixed order; those that ended none are left out.
@@ -145,6 +153,26 @@ impl Summary {
             out.push_str(&format!("{whose} {amounts}{share} came after that point."));
         }
         out
+    }
+}
+
+impl Summary {
+    /// What went in circles, in words, if anything did.
+    pub fn in_circles(&self) -> Option<String> {
+        let Circled { runs, steps, tokens, dollars } = self.circles.total;
+        let (part, whole, of) = match (self.dollars > 0.0, self.tokens > 0) {
+            (true, _) => (dollars, self.dollars, "dollars"),
+            (false, true) => (tokens as f64, self.tokens as f64, "tokens"),
+            (false, false) => (steps as f64, self.steps as f64, "steps"),
+        };
+        let amounts = in_words(steps, tokens, dollars);
+        (steps > 0).then(|| {
+            format!(
+                "{} went in circles for a while: {amounts} brought nothing new ({:.1} % of all {of}).",
+                counted(runs, "run"),
+                100.0 * part / whole
+            )
+        })
     }
 }
 
@@ -340,7 +368,8 @@ struct Sums {
     nudges: [[Nudged; End::COUNT]; Nudge::ALL.len()],
     groups: Vec<Groups>,
     against: Vec<Tally>,
-    most_after: Most,
+    most_after: Most<Example>,
+    circles: circles::Sums,
     without_times: u64,
     without_tokens: u64,
     without_dollars: u64,
@@ -362,13 +391,14 @@ impl Sums {
             groups: ask.by.iter().map(|by| Groups::new(*by)).collect(),
             against: vec![Tally::default(); ask.against.len()],
             most_after: Most::default(),
+            circles: circles::Sums::default(),
             without_times: 0,
             without_tokens: 0,
             without_dollars: 0,
         }
     }
 
-    fn add(&mut self, run: &Run, found: &RunFindings, stops: &[Option<usize>], order: Order) {
+    fn add(&mut self, run: &Run, found: &RunFindings, circled: &circles::Watching, stops: &[Option<usize>], order: Order) {
         let (steps, tokens, dollars) = (run.steps.len() as u64, tokens_of(&run.steps), dollars_of(&run.steps));
         self.runs += 1;
         self.steps += steps;
@@ -381,24 +411,26 @@ impl Sums {
             *file = (file.0 + 1, file.1 + steps);
         }
         self.presets[found.preset as usize] += 1;
-        let outcome = Tally::of(run, found.ended.map(|(at, _)| at));
+        let outcome = Tally::of(run, found.ended.map(|(at, cause)| cause.spared(run, at)));
         self.total += &outcome;
         for groups in &mut self.groups {
             groups.add(run, &outcome);
         }
-        for (sum, at) in self.alone.iter_mut().zip(found.alone) {
-            *sum += &Tally::of(run, at);
+        for ((sum, at), ender) in self.alone.iter_mut().zip(found.alone).zip(Ender::ALL) {
+            *sum += &Tally::of(run, at.map(|at| ender.spared(run, at)));
         }
         for (sum, at) in self.against.iter_mut().zip(stops) {
-            *sum += &Tally::of(run, *at);
+            *sum += &Tally::of(run, at.map(|at| run.spared(at)));
         }
-        if let Some((at, cause)) = found.ended {
+        self.circles.add(run, circled, order);
+        if let Some(ended @ (at, cause)) = found.ended {
             let rule = &mut self.rules[cause.index()];
             rule.tally += &outcome;
             rule.without_nudge += u64::from(found.nudges.iter().all(|steps| *steps == 0));
             rule.at.add(at as u64 + 1);
-            rule.examples.add(run, at, cause.code(), order);
-            self.most_after.add(run, at, cause.code(), &outcome, order);
+            rule.examples.add(run, ended, order);
+            let (steps, tokens, dollars) = outcome.after();
+            self.most_after.add(order, (dollars, tokens, steps), || Example::of(run, ended));
         }
         for (sums, steps) in self.nudges.iter_mut().zip(found.nudges).filter(|(_, steps)| *steps > 0) {
             let got_out = found.ended.is_none();
@@ -437,11 +469,13 @@ impl Sums {
             mine.merge(theirs);
         }
         self.most_after.merge(other.most_after);
+        self.circles.merge(other.circles);
     }
 }
 
 struct Replays<'a> {
     watch: Watch<'a>,
+    circled: circles::Watching,
     against: &'a [Contender],
     stops: Vec<Option<usize>>,
     sums: Sums,
@@ -458,10 +492,11 @@ impl Worker for Replays<'_> {
                 Err(problem) => pack.fail(io::Error::other(problem)),
             }
         }
-        let found = self.watch.run(&run);
+        self.circled.clear();
+        let found = self.watch.run_before(&run, &mut self.circled);
         self.stops.clear();
         self.stops.extend(self.against.iter().map(|other| other.stop(&run)));
-        self.sums.add(&run, &found, &self.stops, order);
+        self.sums.add(&run, &found, &self.circled, &self.stops, order);
     }
 
     fn end_of_batch(&mut self, batch: u64) {
@@ -489,6 +524,7 @@ pub fn replay(reading: &Reading<'_>, ask: &Ask<'_>) -> io::Result<Summary> {
     let against: Vec<Contender> = ask.against.iter().map(|other| other.contender()).collect();
     let (workers, unread) = each_run(reading, || Replays {
         watch: ask.guards.watch(),
+        circled: circles::Watching::default(),
         against: &against,
         stops: Vec::new(),
         sums: Sums::new(ask, reading.recorded.files.len()),
@@ -545,6 +581,7 @@ pub fn replay(reading: &Reading<'_>, ask: &Ask<'_>) -> io::Result<Summary> {
             .map(|(preset, runs)| Counted { name: preset.name(), runs })
             .collect(),
         total: total.into(),
+        circles: sums.circles.finish(),
         alone: Ender::ALL
             .into_iter()
             .zip(sums.alone)

@@ -252,6 +252,14 @@ pub enum Ender {
 impl Ender {
     pub const ALL: [Self; 6] = [Self::Stall, Self::Loop, Self::Steps, Self::Tokens, Self::Dollars, Self::Minutes];
 
+    /// As [`Cause::spared`].
+    pub(crate) fn spared(self, run: &Run, at: usize) -> &[Step] {
+        match self {
+            Self::Stall | Self::Loop => run.spared(at),
+            Self::Steps | Self::Tokens | Self::Dollars | Self::Minutes => Cause::Budget(self).spared(run, at),
+        }
+    }
+
     pub const fn code(self) -> &'static str {
         match self {
             Self::Stall => "stall",
@@ -333,6 +341,14 @@ impl Cause {
             Self::Budget(Ender::Dollars) => "the limit of dollars was passed",
             Self::Budget(Ender::Minutes) => "the limit of time was passed",
             Self::Budget(Ender::Stall | Ender::Loop) => "a limit was passed",
+        }
+    }
+
+    /// What of a run comes after its end and would have been spared: a detector counts anew when a person speaks, a limit that is passed stays so.
+    pub fn spared(self, run: &Run, at: usize) -> &[Step] {
+        match self {
+            Self::Stall(_) | Self::Cycle | Self::Ceiling => run.spared(at),
+            Self::Budget(_) => run.steps.get(at + 1..).unwrap_or_default(),
         }
     }
 

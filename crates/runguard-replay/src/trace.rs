@@ -66,6 +66,14 @@ impl Run {
         }
     }
 
+    /// What came after this step until a person spoke again: a stop there would have spared it. Who speaks then begins another task, and the run
+    /// goes on with that.
+    pub fn spared(&self, at: usize) -> &[Step] {
+        let after = self.steps.get(at + 1..).unwrap_or_default();
+        let until = after.iter().position(|step| step.spoke == Some(true)).unwrap_or(after.len());
+        &after[..until]
+    }
+
     /// Its steps that are calls.
     pub fn calls(&self) -> u64 {
         self.steps.iter().filter(|step| step.kind == Kind::Call).count() as u64

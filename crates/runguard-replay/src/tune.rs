@@ -241,7 +241,7 @@ impl<'a> Tuner<'a> {
             let stops: Vec<(u32, f64)> = record
                 .stops
                 .iter()
-                .map(|stop| stop.map_or((u32::MAX, 0.0), |stop| (stop.number.get(), record.after(stop).of(options.save))))
+                .map(|stop| stop.map_or((u32::MAX, 0.0), |stop| (stop.number.get(), stop.after().of(options.save))))
                 .collect();
             for (sums, probes) in tuner.sums.iter_mut().zip(&probes) {
                 let (mut step, mut saved) = (u32::MAX, 0.0);
@@ -523,7 +523,7 @@ pub fn examples(gathered: &Gathered, options: &Options, settings: &StallSettings
                 .filter(|record| record.success == success)
                 .filter_map(|record| record.stop(probes).filter(|(_, by)| *by == rule).map(|(stop, _)| (record, stop)))
                 .collect();
-            let worth = |(record, stop): &(&Record, Stop)| record.after(*stop).of(options.save);
+            let worth = |(_, stop): &(&Record, Stop)| stop.after().of(options.save);
             stopped.sort_by(|left, right| worth(right).total_cmp(&worth(left)));
             wanted.extend(stopped.into_iter().take(EXAMPLES).map(|(record, _)| (record, rule)));
         }

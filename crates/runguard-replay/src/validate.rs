@@ -4,14 +4,14 @@
 //! run is watched once for every value of every rule, and the combinations are made of that.
 
 use crate::evaluate::{
-    FOLDS, FRONTIER_RUNS, Lengths, NATIVE, Order, Progress, Reading, Recorded, Tally, Worker, each_run, fold_of, groups,
+    FOLDS, FRONTIER_RUNS, Lengths, NATIVE, Order, Progress, Reading, Recorded, Tally, Worker, each_run, fold_of, groups, tokens_of,
 };
 use crate::front::only;
 use crate::labels::Labels;
 use crate::rules::{Caps, Contender, Guards, Presets, Rule, Watched as Guard};
 use crate::trace::{Detail, Kind, Run, Step};
 use runguard_core::detect::loops::{Called, LoopSettings, Trail};
-use runguard_core::detect::stall::{StallRule, StallSettings};
+use runguard_core::detect::stall::{CallEffect, StallRule, StallSettings};
 use runguard_core::limits::InvalidSetting;
 use runguard_core::time::Timestamp;
 use runguard_guards::policy::Tree;
@@ -22,10 +22,12 @@ use std::path::PathBuf;
 pub const PRICES: [(&str, f64); 3] = [(FRONTIER_RUNS, 0.005), (NATIVE, 0.01), ("intercode", 0.005)];
 
 /// Limits that runs are held against beside the detector; one of them, or of what follows them here, at a time.
-const LIMITS_OF_STEPS: [u64; 8] = [6, 9, 12, 16, 20, 23, 25, 30];
-const LIMITS_OF_TOKENS: [u64; 7] = [25_000, 50_000, 100_000, 200_000, 400_000, 800_000, 1_600_000];
+const LIMITS_OF_STEPS: [u64; 8] = [3, 6, 9, 12, 16, 20, 23, 25];
+const LIMITS_OF_TOKENS: [u64; 6] = [50_000, 100_000, 200_000, 400_000, 800_000, 1_600_000];
 /// How often the loop detector lets one tool come in a row, whatever it is asked.
-const TOOL_IN_A_ROW: [u32; 4] = [5, 8, 12, 16];
+const TOOL_IN_A_ROW: [u32; 5] = [5, 6, 8, 10, 12];
+/// How often it lets calls come in a row that only look, whatever they look at.
+const LOOKS_IN_A_ROW: [u32; 5] = [5, 6, 7, 8, 10];
 /// Rules whose stop comes early: for prices at which others end a fifth or half of the good runs.
 const EAGER: [(StallRule, u32); 7] = [
     (StallRule::Identical, 2),
@@ -36,8 +38,8 @@ const EAGER: [(StallRule, u32); 7] = [
     (StallRule::LongRun, 14),
     (StallRule::LongRun, 20),
 ];
-/// How often the loop detector lets the same calls come round, whatever they give.
-const REPEATS: [u32; 2] = [3, 5];
+/// How often the loop detector lets the same calls come round, whatever they give, and how many calls a round may have.
+const ROUNDS: [(u32, u32); 4] = [(3, 1), (3, 4), (5, 1), (5, 5)];
 
 /// Why no trial can be made: a setting that cannot be.
 pub type Problem = Box<dyn std::error::Error + Send + Sync>;
@@ -52,8 +54,6 @@ struct Value {
 struct Axis {
     name: &'static str,
     values: Vec<Value>,
-    /// Whether a choice of thresholds may use it. Limits and the loop detector are for the comparison with rules that are such.
-    is_threshold: bool,
 }
 
 fn off() -> Value {
@@ -71,7 +71,7 @@ fn alone(rule: StallRule, stop: u32) -> Result<Contender, InvalidSetting> {
 fn axis_of(rule: StallRule, can_be_off: bool, stops: &[u32]) -> Result<Axis, InvalidSetting> {
     let value = |stop: &u32| Ok(Value { name: stop.to_string(), contender: Some(alone(rule, *stop)?) });
     let values = stops.iter().map(value).collect::<Result<Vec<_>, InvalidSetting>>()?;
-    Ok(Axis { name: rule.code(), values: can_be_off.then(off).into_iter().chain(values).collect(), is_threshold: true })
+    Ok(Axis { name: rule.code(), values: can_be_off.then(off).into_iter().chain(values).collect() })
 }
 
 /// Of novelty the window is tuned. The same for every preset, so that few numbers meet many runs.
@@ -96,27 +96,32 @@ impl Rule for Ends {
     }
 }
 
-/// The loop detector, asked by the names of tools alone.
-struct OneTool {
+/// The loop detector, asked by a name of its caller's own for each call: that of the tool alone, or what kind of call it is.
+struct InARow {
     settings: LoopSettings,
     trail: Trail,
+    name: fn(&Step) -> Called<'_>,
 }
 
-impl OneTool {
-    fn value(times: u32) -> Value {
-        let name = format!("one tool {times} times in a row");
+impl InARow {
+    fn value(name: String, times: u32, of: fn(&Step) -> Called<'_>) -> Value {
         let contender = Contender::new(&name, move |_| {
             let settings = LoopSettings::default().repeats(times).max_cycle_len(1);
-            Box::new(Self { trail: Trail::new(&settings), settings })
+            Box::new(Self { trail: Trail::new(&settings), settings, name: of })
         });
         Value { name, contender: Some(contender) }
     }
 }
 
-impl Rule for OneTool {
+impl Rule for InARow {
     fn stops(&mut self, step: &Step) -> bool {
-        step.kind == Kind::Call && self.trail.record(&self.settings, Called::by_name(&step.tool), Timestamp::from_millis(0)).is_some()
+        step.kind == Kind::Call && self.trail.record(&self.settings, (self.name)(step), Timestamp::from_millis(0)).is_some()
     }
+}
+
+/// Whatever only looks goes by one name.
+fn looks_alike(step: &Step) -> Called<'_> {
+    if step.effect == CallEffect::Looks { Called::by_name("looks") } else { Called::with_arguments(&step.tool, step.args) }
 }
 
 /// What other guards than the stall detector do to a run, as `replay` tells it.
@@ -128,27 +133,19 @@ fn guarded(name: String, settings: Tree, watched: &[Guard], caps: Caps) -> Resul
 
 /// A value first that is off, and then those that are there.
 fn beside(name: &'static str, values: impl Iterator<Item = Result<Value, Problem>>) -> Result<Axis, Problem> {
-    Ok(Axis { name, values: [Ok(off())].into_iter().chain(values).collect::<Result<_, _>>()?, is_threshold: false })
+    Ok(Axis { name, values: [Ok(off())].into_iter().chain(values).collect::<Result<_, _>>()? })
 }
 
-fn axes(lengths: Lengths) -> Result<Vec<Axis>, Problem> {
-    let of = axis_of;
+/// What is long for its kind, as a value of the rule for long runs.
+fn axis_of_length(lengths: Lengths) -> Axis {
     let long = Contender::runguard_by_kind("long_run", move |run, settings| only(StallRule::LongRun, lengths.settings(run, settings)));
-    let steps = LIMITS_OF_STEPS.iter().map(|steps| {
-        let caps = Caps { steps: Some(*steps), ..Caps::default() };
-        guarded(format!("{steps} steps"), Tree::new(), &[], caps)
-    });
-    let tokens = LIMITS_OF_TOKENS.iter().map(|tokens| {
-        let caps = Caps { tokens: Some(*tokens), ..Caps::default() };
-        guarded(format!("{tokens} tokens"), Tree::new(), &[], caps)
-    });
-    let loops = REPEATS.iter().map(|repeats| {
-        let settings = Tree::from_iter([(Guard::Loop.code().to_owned(), serde_json::json!({"repeats": repeats}))]);
-        guarded(repeats.to_string(), settings, &[Guard::Loop], Caps::default())
-    });
-    let tools = TOOL_IN_A_ROW.into_iter().map(|times| Ok(OneTool::value(times)));
-    let eager =
-        EAGER.into_iter().map(|(rule, stop)| Ok(Value { name: format!("{} {stop}", rule.code()), contender: Some(alone(rule, stop)?) }));
+    let values = vec![off(), Value { name: "what is long for its kind".into(), contender: Some(long) }];
+    Axis { name: StallRule::LongRun.code(), values }
+}
+
+/// Thresholds of the stall detector that might be its defaults.
+fn thresholds(lengths: Lengths) -> Result<Vec<Axis>, Problem> {
+    let of = axis_of;
     Ok(vec![
         of(StallRule::Identical, true, &[3, 4, 5])?,
         of(StallRule::Cycle, false, &[3])?,
@@ -159,13 +156,45 @@ fn axes(lengths: Lengths) -> Result<Vec<Axis>, Problem> {
         of(StallRule::PutBack, true, &[4])?,
         of(StallRule::SameResult, true, &[12])?,
         of(StallRule::Failing, true, &[6, 8])?,
-        Axis {
-            name: StallRule::LongRun.code(),
-            values: vec![off(), Value { name: "what is long for its kind".into(), contender: Some(long) }],
-            is_threshold: true,
-        },
+        axis_of_length(lengths),
+    ])
+}
+
+/// What may be held against rules of others, whatever their price is: fewer thresholds, and beside them the loop detector and limits.
+fn against_others(lengths: Lengths) -> Result<Vec<Axis>, Problem> {
+    let of = axis_of;
+    let steps = LIMITS_OF_STEPS.iter().map(|steps| {
+        let caps = Caps { steps: Some(*steps), ..Caps::default() };
+        guarded(format!("{steps} steps"), Tree::new(), &[], caps)
+    });
+    let tokens = LIMITS_OF_TOKENS.iter().map(|tokens| {
+        let caps = Caps { tokens: Some(*tokens), ..Caps::default() };
+        guarded(format!("{tokens} tokens"), Tree::new(), &[], caps)
+    });
+    let loops = ROUNDS.iter().map(|(repeats, longest)| {
+        let settings = serde_json::json!({"repeats": repeats, "max_cycle_len": longest});
+        let tree = Tree::from_iter([(Guard::Loop.code().to_owned(), settings)]);
+        guarded(format!("{repeats} rounds of up to {longest}"), tree, &[Guard::Loop], Caps::default())
+    });
+    let tools = TOOL_IN_A_ROW.into_iter().map(|times| Ok(InARow::value(times.to_string(), times, |step| Called::by_name(&step.tool))));
+    let looks = LOOKS_IN_A_ROW.into_iter().map(|times| Ok(InARow::value(times.to_string(), times, looks_alike)));
+    let eager =
+        EAGER.into_iter().map(|(rule, stop)| Ok(Value { name: format!("{} {stop}", rule.code()), contender: Some(alone(rule, stop)?) }));
+    Ok(vec![
+        of(StallRule::Identical, true, &[3, 4])?,
+        of(StallRule::Cycle, true, &[3])?,
+        of(StallRule::Novelty, true, &[6])?,
+        of(StallRule::SameError, true, &[5, 8])?,
+        of(StallRule::Messages, false, &[3])?,
+        of(StallRule::Unmoved, true, &[12])?,
+        of(StallRule::PutBack, true, &[4])?,
+        of(StallRule::SameResult, false, &[12])?,
+        of(StallRule::Failing, true, &[8])?,
+        axis_of_length(lengths),
         beside("loop", loops)?,
-        beside("limit", steps.chain(tokens).chain(tools).chain(eager))?,
+        beside("one tool in a row", tools)?,
+        beside("looks in a row", looks)?,
+        beside("limit", steps.chain(tokens).chain(eager))?,
     ])
 }
 
@@ -184,6 +213,30 @@ struct Watched {
 }
 
 const GOES_ON: u32 = u32::MAX;
+
+/// Combinations whose sums are looked at together.
+const BLOCK: usize = 1 << 12;
+
+/// What is needed of a run to add it up.
+struct Ended {
+    groups: Vec<usize>,
+    fold: usize,
+    success: bool,
+    /// By axis, then by value.
+    ends: Vec<Vec<u32>>,
+    /// What an end after each step would have spared: steps and tokens.
+    spared: Vec<(u32, u64)>,
+}
+
+/// Which value of each axis a combination has.
+fn parts_of(combination: usize, axes: &[Axis]) -> Vec<usize> {
+    let mut rest = combination;
+    let mut parts = vec![0; axes.len()];
+    for (part, axis) in parts.iter_mut().zip(axes).rev() {
+        (*part, rest) = (rest % axis.values.len(), rest / axis.values.len());
+    }
+    parts
+}
 
 /// All combinations on all runs.
 pub struct Trial {
@@ -240,8 +293,17 @@ fn each_end(axes: &[&[u32]], until: u32, index: &mut usize, tell: &mut impl FnMu
 }
 
 impl Trial {
-    pub fn of(files: &[PathBuf], lengths: Lengths, threads: usize) -> Result<Self, Problem> {
-        let axes = axes(lengths)?;
+    /// Combinations of thresholds alone.
+    pub fn of_thresholds(files: &[PathBuf], lengths: Lengths, threads: usize) -> Result<Self, Problem> {
+        Ok(Self::of(files, thresholds(lengths)?, threads))
+    }
+
+    /// Combinations to be held against rules of others.
+    pub fn against_others(files: &[PathBuf], lengths: Lengths, threads: usize) -> Result<Self, Problem> {
+        Ok(Self::of(files, against_others(lengths)?, threads))
+    }
+
+    fn of(files: &[PathBuf], axes: Vec<Axis>, threads: usize) -> Self {
         let values: Vec<&Contender> = axes.iter().flat_map(|axis| &axis.values).filter_map(|value| value.contender.as_ref()).collect();
         let labels = Labels::default();
         let reading =
@@ -250,7 +312,7 @@ impl Trial {
         let runs = workers.into_iter().flat_map(|worker| worker.runs).collect();
         let mut trial = Self { axes, runs, sums: BTreeMap::new() };
         trial.add_up();
-        Ok(trial)
+        trial
     }
 
     /// How many combinations there are.
@@ -260,11 +322,6 @@ impl Trial {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// Combinations of thresholds alone.
-    pub fn thresholds(&self) -> usize {
-        self.axes.iter().filter(|axis| axis.is_threshold).map(|axis| axis.values.len()).product()
     }
 
     /// Where each value of each axis ends a run.
@@ -277,36 +334,62 @@ impl Trial {
         self.axes.iter().map(|axis| axis.values.iter().map(|value| end(value, &mut stops)).collect()).collect()
     }
 
+    /// A block of combinations after the other, so that its sums stay near while all runs pass by.
     fn add_up(&mut self) {
-        let mut sums: BTreeMap<String, Vec<[Sums; FOLDS]>> = BTreeMap::new();
-        for watched in &self.runs {
-            let fold = fold_of(&watched.run.task);
-            let Some(success) = watched.run.success else { continue };
-            let steps = &watched.run.steps;
-            let mut tokens_after: Vec<u64> = vec![0; steps.len() + 1];
-            for (at, step) in steps.iter().enumerate().rev() {
-                tokens_after[at] = tokens_after[at + 1] + step.tokens;
-            }
-            let ends = self.ends(watched);
-            let ends: Vec<&[u32]> = ends.iter().map(Vec::as_slice).collect();
-            for group in groups(&watched.run) {
-                if !sums.contains_key(group) {
-                    sums.insert(group.to_owned(), vec![Default::default(); self.len()]);
-                }
-                let Some(of_group) = sums.get_mut(group) else { continue };
-                each_end(&ends, GOES_ON, &mut 0, &mut |combination, end| {
-                    let sums = &mut of_group[combination][fold];
-                    let after = end as usize + 1;
-                    if success {
-                        sums.costly += u32::from(after < steps.len());
-                    } else {
-                        sums.saved_steps += (steps.len() - after) as u32;
-                        sums.saved_tokens += tokens_after[after];
+        let mut names: Vec<String> = Vec::new();
+        let mut place = |group: &str| {
+            names.iter().position(|name| name == group).unwrap_or_else(|| {
+                names.push(group.to_owned());
+                names.len() - 1
+            })
+        };
+        let runs: Vec<Ended> = self
+            .runs
+            .iter()
+            .filter_map(|watched| {
+                let run = &watched.run;
+                let spared = (0..run.steps.len()).map(|at| run.spared(at)).map(|steps| (steps.len() as u32, tokens_of(steps))).collect();
+                let groups = groups(run).into_iter().map(&mut place).collect();
+                Some(Ended { groups, fold: fold_of(&run.task), success: run.success?, ends: self.ends(watched), spared })
+            })
+            .collect();
+        let mut sums = vec![vec![[Sums::default(); FOLDS]; self.len()]; names.len()];
+        let (split, block) = self.blocks();
+        let (head, tail) = self.axes.split_at(split);
+        debug_assert_eq!(block, tail.iter().map(|axis| axis.values.len()).product::<usize>());
+        for index in 0..head.iter().map(|axis| axis.values.len()).product() {
+            let parts = parts_of(index, head);
+            for run in &runs {
+                let (first, rest) = run.ends.split_at(split);
+                let until = first.iter().zip(&parts).map(|(ends, part)| ends[*part]).min().unwrap_or(GOES_ON);
+                let rest: Vec<&[u32]> = rest.iter().map(Vec::as_slice).collect();
+                each_end(&rest, until, &mut (index * block), &mut |combination, end| {
+                    let (steps, tokens) = run.spared[end as usize];
+                    for group in &run.groups {
+                        let sums = &mut sums[*group][combination][run.fold];
+                        if run.success {
+                            sums.costly += u32::from(steps > 0);
+                        } else {
+                            sums.saved_steps += steps;
+                            sums.saved_tokens += tokens;
+                        }
                     }
                 });
             }
         }
-        self.sums = sums;
+        self.sums = names.into_iter().zip(sums).collect();
+    }
+
+    /// How many axes lead, and how many combinations the others have.
+    fn blocks(&self) -> (usize, usize) {
+        let mut block = 1;
+        for (place, axis) in self.axes.iter().enumerate().rev() {
+            if block * axis.values.len() > BLOCK {
+                return (place + 1, block);
+            }
+            block *= axis.values.len();
+        }
+        (0, block)
     }
 
     /// The values of a combination, in words: what is on.
@@ -317,16 +400,7 @@ impl Trial {
     }
 
     fn parts(&self, combination: usize) -> Vec<usize> {
-        let mut rest = combination;
-        let mut parts = vec![0; self.axes.len()];
-        for (part, axis) in parts.iter_mut().zip(&self.axes).rev() {
-            (*part, rest) = (rest % axis.values.len(), rest / axis.values.len());
-        }
-        parts
-    }
-
-    fn has_others(&self, combination: usize) -> bool {
-        self.parts(combination).into_iter().zip(&self.axes).any(|(part, axis)| !axis.is_threshold && axis.values[part].contender.is_some())
+        parts_of(combination, &self.axes)
     }
 
     fn sums(&self, group: &str, combination: usize, wanted: impl Fn(usize) -> bool) -> Sums {
@@ -344,7 +418,8 @@ impl Trial {
     fn tally(&self, group: &str, wanted: impl Fn(usize) -> bool, stop: impl Fn(&Watched) -> Option<usize>) -> Tally {
         let mut sum = Tally::default();
         for watched in self.runs.iter().filter(|watched| wanted(fold_of(&watched.run.task)) && groups(&watched.run).contains(&group)) {
-            sum += &Tally::of(&watched.run, stop(watched));
+            let run = &watched.run;
+            sum += &Tally::of(run, stop(watched).map(|at| run.spared(at)));
         }
         sum
     }
@@ -362,14 +437,12 @@ impl Trial {
     /// For every fold the thresholds that save most on the others while every class keeps its price there. Long runs of one source must not
     /// outvote the others, so shares count alike: steps of two sources, tokens of frontier models.
     pub fn cross_validate(&self) -> Vec<HeldOut> {
-        let candidates: Vec<usize> = (0..self.len()).filter(|combination| !self.has_others(*combination)).collect();
         let choose = |fold: usize| {
             let wanted = |other: usize| other != fold;
             let whole = |group: &str| self.tally(group, wanted, |_| None);
             let prices = PRICES.map(|(group, price)| (group, price * whole(group).successful as f64));
-            let keeps = |combination: &&usize| {
-                prices.iter().all(|(group, most)| f64::from(self.sums(group, **combination, wanted).costly) <= *most)
-            };
+            let keeps =
+                |combination: &usize| prices.iter().all(|(group, most)| f64::from(self.sums(group, *combination, wanted).costly) <= *most);
             let [swe, inter, frontier] = ["openhands_swebench", "intercode", FRONTIER_RUNS].map(whole);
             let share = |part: u64, whole: u64| if whole > 0 { part as f64 / whole as f64 } else { 0.0 };
             let worth = |combination: usize| {
@@ -378,7 +451,7 @@ impl Trial {
                     + share(saved("intercode").saved_steps.into(), inter.failed_steps)
                     + share(saved(FRONTIER_RUNS).saved_tokens, frontier.failed_tokens)
             };
-            let worths = candidates.iter().filter(keeps).map(|combination| (worth(*combination), *combination));
+            let worths = (0..self.len()).filter(keeps).map(|combination| (worth(combination), combination));
             HeldOut { chosen: worths.max_by(|left, right| left.0.total_cmp(&right.0)).map(|(_, chosen)| chosen), fold }
         };
         (0..FOLDS).map(choose).collect()
@@ -398,28 +471,70 @@ impl Trial {
         self.tally(group, |_| true, |watched| rival.stop(&watched.run))
     }
 
-    /// For every fold the combination that saves most of a group on the others while ending no more of its good runs than a rival does there.
-    pub fn at_the_price_of(&self, rival: &Contender, group: &str, saved: Saved) -> Vec<HeldOut> {
-        let most = |fold: usize| self.tally(group, |other| other != fold, |watched| rival.stop(&watched.run)).costly_stops;
-        self.best_of_class(group, saved, most, |_| true)
-    }
-
     /// For every fold the thresholds that save most of one class on the others at its price, whatever they do to other classes.
     pub fn at_its_own_price(&self, group: &str, price: f64, saved: Saved) -> Vec<HeldOut> {
-        let most = |fold: usize| (price * self.tally(group, |other| other != fold, |_| None).successful as f64) as u64;
-        self.best_of_class(group, saved, most, |combination| !self.has_others(combination))
+        let whole = |fold: usize| self.tally(group, |other| other != fold, |_| None).successful as f64;
+        self.priced(group, saved).at(|fold| (price * whole(fold)) as usize)
     }
 
-    fn best_of_class(&self, group: &str, saved: Saved, most_costly: impl Fn(usize) -> u64, may_be: impl Fn(usize) -> bool) -> Vec<HeldOut> {
-        let candidates: Vec<usize> = (0..self.len()).filter(|combination| may_be(*combination)).collect();
-        let choose = |fold: usize| {
-            let most = most_costly(fold);
-            let worth = |sums: Sums| if saved == Saved::Steps { sums.saved_steps.into() } else { sums.saved_tokens };
-            let all = candidates.iter().map(|combination| (self.sums(group, *combination, |other| other != fold), *combination));
-            let best = all.filter(|(sums, _)| u64::from(sums.costly) <= most).max_by_key(|(sums, _)| worth(*sums));
-            HeldOut { chosen: best.map(|(_, chosen)| chosen), fold }
+    /// What saves most of a group at every price.
+    pub fn priced(&self, group: &str, saved: Saved) -> Priced {
+        let combinations = self.sums.get(group).map(Vec::as_slice).unwrap_or_default();
+        let best_without = |fold: usize| {
+            let mut best: Vec<Option<Best>> = Vec::new();
+            for (combination, folds) in combinations.iter().enumerate() {
+                let others = folds.iter().enumerate().filter(|(other, _)| *other != fold).map(|(_, sums)| sums);
+                let (costly, worth) = others.fold((0, 0), |(costly, worth), sums| {
+                    let more = if saved == Saved::Steps { sums.saved_steps.into() } else { sums.saved_tokens };
+                    (costly + sums.costly as usize, worth + more)
+                });
+                if best.len() <= costly {
+                    best.resize(costly + 1, None);
+                }
+                if best[costly].is_none_or(|best| worth >= best.worth) {
+                    best[costly] = Some(Best { worth, combination });
+                }
+            }
+            // What costs less is as good at a higher price.
+            for costly in 1..best.len() {
+                let cheaper = best[costly - 1];
+                if cheaper.is_some_and(|cheaper| best[costly].is_none_or(|best| best.worth <= cheaper.worth)) {
+                    best[costly] = cheaper;
+                }
+            }
+            best
         };
-        (0..FOLDS).map(choose).collect()
+        Priced { best: (0..FOLDS).map(best_without).collect() }
+    }
+
+    /// How many good runs of a group a rule of others ends before their end, without those of a fold.
+    pub fn price_of(&self, rival: &Contender, group: &str, without: usize) -> usize {
+        self.tally(group, |fold| fold != without, |watched| rival.stop(&watched.run)).costly_stops as usize
+    }
+}
+
+/// A combination, and what it saves of the runs it was chosen on.
+#[derive(Debug, Clone, Copy)]
+struct Best {
+    worth: u64,
+    combination: usize,
+}
+
+/// What saves most of a group at every price, chosen without each fold.
+#[derive(Debug)]
+pub struct Priced {
+    /// By fold, then by how many good runs may be ended before their end.
+    best: Vec<Vec<Option<Best>>>,
+}
+
+impl Priced {
+    /// For every fold what was chosen on the others, where so many good runs of theirs may be ended.
+    pub fn at(&self, most_costly: impl Fn(usize) -> usize) -> Vec<HeldOut> {
+        let of_fold = |(fold, best): (usize, &Vec<Option<Best>>)| {
+            let at_most = best.len().checked_sub(1).map(|last| last.min(most_costly(fold)));
+            HeldOut { chosen: at_most.and_then(|costly| best[costly]).map(|best| best.combination), fold }
+        };
+        self.best.iter().enumerate().map(of_fold).collect()
     }
 }
 
@@ -429,6 +544,14 @@ mod tests {
     use crate::evaluate::ALL;
     use crate::rules::Other;
     use std::io::Write;
+
+    /// All of them would be too many for a test.
+    fn some_against_others(files: &[PathBuf]) -> Trial {
+        let mut axes = against_others(Lengths::of(files, 2)).unwrap();
+        axes.retain(|axis| ["identical", "loop", "looks in a row"].contains(&axis.name));
+        assert_eq!(axes.len(), 3);
+        Trial::of(files, axes, 2)
+    }
 
     /// Runs of failing tasks that repeat one call eight times, and of successful ones that repeat it three times.
     fn traces() -> tempfile::NamedTempFile {
@@ -453,17 +576,18 @@ mod tests {
     fn the_best_keeps_the_price_and_holds_where_it_was_not_chosen() {
         let file = traces();
         let files = [file.path().to_owned()];
-        let trial = Trial::of(&files, Lengths::of(&files, 2), 2).unwrap();
+        let trial = Trial::of_thresholds(&files, Lengths::of(&files, 2), 2).unwrap();
         let chosen = trial.cross_validate();
         assert_eq!(chosen.len(), FOLDS);
         let is_four = |held: &HeldOut| trial.name(held.chosen).starts_with("identical 4, ");
         assert!(chosen.iter().all(is_four), "three would stop every good run, five would save less: {}", trial.name(chosen[0].chosen));
-        assert!(chosen.iter().all(|held| !trial.has_others(held.chosen.unwrap())), "limits are no thresholds");
         let tally = trial.held_out(&chosen, ALL);
         assert_eq!((tally.failed, tally.stopped, tally.false_stops, tally.saved_steps), (50, 50, 0, 250));
         let tally = trial.held_out(&trial.at_its_own_price(NATIVE, 0.01, Saved::Steps), NATIVE);
         assert_eq!((tally.false_stops, tally.saved_steps), (0, 250));
-        let at = trial.at_the_price_of(&Other::GeminiCli.contender(), ALL, Saved::Steps);
+        let trial = some_against_others(&files);
+        let rival = Other::GeminiCli.contender();
+        let at = trial.priced(ALL, Saved::Steps).at(|fold| trial.price_of(&rival, ALL, fold));
         let tally = trial.held_out(&at, ALL);
         assert_eq!((tally.false_stops, tally.saved_steps), (0, 250), "for a rival that ends no good run");
     }
@@ -485,11 +609,13 @@ mod tests {
                 .unwrap();
         }
         let files = [file.path().to_owned()];
-        let trial = Trial::of(&files, Lengths::of(&files, 2), 2).unwrap();
-        let at = trial.at_the_price_of(&Other::Roo.contender(), ALL, Saved::Steps);
-        assert!(at.iter().all(|held| trial.name(held.chosen).contains("loop 3")), "{}", trial.name(at[0].chosen));
+        let trial = some_against_others(&files);
+        let rival = Other::Roo.contender();
+        let at = trial.priced(ALL, Saved::Steps).at(|fold| trial.price_of(&rival, ALL, fold));
+        assert!(at.iter().all(|held| trial.name(held.chosen).contains("loop 3 rounds")), "{}", trial.name(at[0].chosen));
         let tally = trial.held_out(&at, ALL);
         assert_eq!((tally.failed, tally.stopped, tally.false_stops, tally.saved_steps), (20, 20, 0, 100));
-        assert_eq!(trial.held_out(&trial.cross_validate(), ALL).stopped, 0, "it is no threshold");
+        let thresholds = Trial::of_thresholds(&files, Lengths::of(&files, 2), 2).unwrap();
+        assert_eq!(thresholds.held_out(&thresholds.cross_validate(), ALL).stopped, 0, "it is no threshold");
     }
 }

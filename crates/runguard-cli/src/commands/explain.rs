@@ -213,8 +213,12 @@ fn lines(explained: &Explained, fold: Fold, room: Option<u16>) -> Vec<String> {
             (Stretch::Folded(steps), Fold::Boring) => {
                 lines.push(format!("{:>5} {}", "⋮", format!("{} steps, all with something new (--all shows them)", steps.len()).dimmed()));
             }
-            (Stretch::AfterStop(steps), _) => {
-                lines.push(format!("{:>5} {}", "✂", format!("{} steps that would not have been made:", steps.len()).dimmed()));
+            (Stretch::AfterStop(steps) | Stretch::Later(steps), _) => {
+                let (mark, what) = match stretch {
+                    Stretch::Later(_) => ("⋮", "that a person asked for after that"),
+                    _ => ("✂", "that would not have been made"),
+                };
+                lines.push(format!("{mark:>5} {}", format!("{} steps {what}:", steps.len()).dimmed()));
                 if fold == Fold::Nothing {
                     lines.extend(steps.iter().map(|step| layout.line(&cells(step, explained)).dimmed().to_string()));
                 }

@@ -13,8 +13,11 @@ use owo_colors::OwoColorize;
 use runguard_core::text::grouped;
 use runguard_replay::evaluate::{Progress, Reading, Recorded, Share, bytes_on_disk};
 use runguard_replay::html::replay_page;
-use runguard_replay::replay::{Ask, By, Figures, Grouping, Named, NudgeFigures, RuleFigures, Summary, files_of, learned, replay};
+use runguard_replay::replay::{
+    Ask, By, Circles, Figures, Grouping, Named, NudgeFigures, RuleCircles, RuleFigures, Summary, files_of, learned, replay,
+};
 use runguard_replay::rules::Other;
+use runguard_replay::trace::MESSAGE;
 use std::io::{IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,6 +34,7 @@ const TICK: Duration = Duration::from_millis(100);
 #[command(after_help = "\
 Examples:
   runguard replay runs.jsonl.gz
+  runguard replay ~/.claude/projects --by folder,model
   runguard replay traces/ --set stall.identical.stop=5 --guards stall --by source,model
   runguard replay traces/ --max-usd 2 --max-steps 60 --html report.html
   runguard replay traces/ --pack runs.packed && runguard replay runs.packed --against openhands,roo
@@ -50,7 +54,7 @@ pub(crate) struct Replay {
     /// Rules of other agents on the same runs: openhands, gemini-cli, roo, langgraph
     #[arg(long, value_name = "AGENT", value_delimiter = ',', value_parser = other_of)]
     against: Vec<Other>,
-    /// Figures by source, model or task
+    /// Figures by source, model, task or folder
     #[arg(long, value_name = "WHAT", value_delimiter = ',', default_value = "source", value_parser = by_of)]
     by: Vec<By>,
     /// Threads [default: as many as there are cores]
@@ -253,6 +257,9 @@ fn print(summary: &Summary, took: Duration) -> Result<(), Failure> {
         summary.presets.iter().map(|preset| format!("{} ({})", preset.name, output::count(preset.runs, "run"))).collect();
     output::prose(&format!("Presets: {}\n", presets.join(", ")))?;
     output::prose(&format!("{}\n", summary.headline().bold()))?;
+    if let Some(circles) = summary.in_circles() {
+        output::prose(&format!("{}\n", circles.bold()))?;
+    }
 
     output::line(&format!("{} (in brackets: 95 % confidence)", "What would have been ended, saved and lost".bold()))?;
     let columns = Columns::of(summary);
@@ -267,8 +274,12 @@ fn print(summary: &Summary, took: Duration) -> Result<(), Failure> {
     output::show(&table)?;
     output::line("")?;
     print_rules(&summary.rules, columns)?;
+    if columns.successful || columns.failed {
+        print_examples(&summary.rules)?;
+    }
     print_most_after(summary)?;
-    print_nudges(&summary.nudges)?;
+    print_circles(&summary.circles)?;
+    print_nudges(&summary.nudges, columns)?;
     summary.groups.iter().try_for_each(|grouping| print_groups(grouping, columns))?;
     for note in &summary.notes {
         output::prose(&format!("{} {note}", "Note:".cyan()))?;
@@ -315,7 +326,6 @@ impl Columns {
 
     fn row(self, table: &mut Table, name: &str, figures: &Figures) {
         let Figures { sums, .. } = figures;
-        let amounts = |tokens: u64, dollars: f64| right(format!("{} {}", grouped(tokens), money(dollars)).trim().to_owned());
         let mut cells = vec![Cell::new(output::clean(name))];
         if self.successful {
             cells.push(right(of(sums.false_stops, sums.successful, figures.false_stops)));
@@ -346,6 +356,23 @@ impl Columns {
 /// Of a task, what fits beside a run.
 const TASK_CHARS: usize = 48;
 
+fn short_task(task: &str) -> String {
+    let task: String = output::clean(task).chars().take(TASK_CHARS).collect();
+    task.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// As `explain` takes it; a shell knows the home folder by its sign.
+fn place_of(file: &str, line: u64) -> String {
+    let home = std::env::var("HOME").unwrap_or_default();
+    let below_home = Path::new(file).strip_prefix(&home).ok().filter(|_| home.len() > 1);
+    let file = below_home.map_or_else(|| file.to_owned(), |rest| format!("~/{}", rest.display()));
+    output::clean(&format!("{file}:{line}"))
+}
+
+fn amounts(tokens: u64, dollars: f64) -> Cell {
+    right(format!("{} {}", grouped(tokens), money(dollars)).trim().to_owned())
+}
+
 /// The runs that went on longest after they would have been ended.
 fn print_most_after(summary: &Summary) -> Result<(), Failure> {
     if summary.most_after.is_empty() {
@@ -354,13 +381,42 @@ fn print_most_after(summary: &Summary) -> Result<(), Failure> {
     output::line(&format!("{} (runguard explain FILE:LINE)", "Where most came after the end".bold()))?;
     let mut table = output::table(&["run", "about", "ended by", "at step", "tokens, dollars after it"]);
     for example in &summary.most_after {
-        let task: String = output::clean(&example.task).chars().take(TASK_CHARS).collect();
         table.add_row([
-            Cell::new(output::clean(&format!("{}:{}", example.file, example.line))),
-            Cell::new(task.split_whitespace().collect::<Vec<_>>().join(" ")),
+            Cell::new(place_of(&example.file, example.line)),
+            Cell::new(short_task(&example.task)),
             Cell::new(example.rule),
             right(format!("{} of {}", grouped(example.step), grouped(example.steps))),
-            right(format!("{} {}", grouped(example.after_tokens), money(example.after_dollars)).trim().to_owned()),
+            amounts(example.after_tokens, example.after_dollars),
+        ]);
+    }
+    output::show(&table)?;
+    output::line("")
+}
+
+/// What brought nothing new, and where: also where no rule ends a run.
+fn print_circles(circles: &Circles) -> Result<(), Failure> {
+    if circles.rules.is_empty() {
+        return Ok(());
+    }
+    output::line(&format!("{}", "What went in circles".bold()))?;
+    let mut table = output::table(&["", "runs", "steps", "tokens, dollars"]);
+    for RuleCircles { words, circled, .. } in &circles.rules {
+        let cells = [Cell::new(words), right(grouped(circled.runs)), right(grouped(circled.steps))];
+        table.add_row(cells.into_iter().chain([amounts(circled.tokens, circled.dollars)]));
+    }
+    output::show(&table)?;
+    output::line("")?;
+    output::line(&format!("{} (runguard explain FILE:LINE)", "Where most did".bold()))?;
+    let mut table = output::table(&["run", "about", "with", "rule", "from step", "steps", "tokens, dollars"]);
+    for run in &circles.most {
+        table.add_row([
+            Cell::new(place_of(&run.file, run.line)),
+            Cell::new(short_task(&run.task)),
+            Cell::new(output::clean(if run.tool == MESSAGE { "words" } else { &run.tool })),
+            Cell::new(run.rule),
+            right(grouped(run.first)),
+            right(format!("{} of {}", grouped(run.steps), grouped(run.of))),
+            amounts(run.tokens, run.dollars),
         ]);
     }
     output::show(&table)?;
@@ -393,7 +449,13 @@ fn print_rules(rules: &[RuleFigures], columns: Columns) -> Result<(), Failure> {
         table.add_row(std::iter::once(Cell::new(rule.rule)).chain(all(rule).map(|(.., number)| right(grouped(number)))));
     }
     output::show(&table)?;
-    output::line("")?;
+    output::line("")
+}
+
+fn print_examples(rules: &[RuleFigures]) -> Result<(), Failure> {
+    if rules.is_empty() {
+        return Ok(());
+    }
     output::line(&format!("{} (runguard explain FILE:LINE)", "Examples".bold()))?;
     let mut table = output::table(&["rule", "run", "ended at step", "in the end"]);
     for rule in rules {
@@ -405,16 +467,19 @@ fn print_rules(rules: &[RuleFigures], columns: Columns) -> Result<(), Failure> {
                 Some(false) => Cell::new("failed").color(crate::table::Color::Green),
                 None => Cell::new("unknown"),
             };
-            let place = format!("{}:{} {}", example.file, example.line, example.id);
+            // Some formats name a run by its file.
+            let is_named = Path::new(&example.file).file_stem().is_some_and(|stem| stem.to_string_lossy() == example.id);
+            let id = if is_named { String::new() } else { format!(" {}", output::clean(&example.id)) };
+            let place = format!("{}{id}", place_of(&example.file, example.line));
             let step = format!("{} of {}", grouped(example.step), grouped(example.steps));
-            table.add_row([Cell::new(rule.rule), Cell::new(output::clean(&place)), right(step), end]);
+            table.add_row([Cell::new(rule.rule), Cell::new(place), right(step), end]);
         }
     }
     output::show(&table)?;
     output::line("")
 }
 
-fn print_nudges(nudges: &[NudgeFigures]) -> Result<(), Failure> {
+fn print_nudges(nudges: &[NudgeFigures], columns: Columns) -> Result<(), Failure> {
     if nudges.is_empty() {
         return Ok(());
     }
@@ -422,11 +487,15 @@ fn print_nudges(nudges: &[NudgeFigures]) -> Result<(), Failure> {
         "{} (runs, steps in them, and how many runs got out without having heard it)",
         "Told or skipped without ending a run".bold()
     ))?;
-    let mut table = output::table(&["rule", "good runs", "failed", "unknown"]);
+    let shown = [columns.successful, columns.failed, columns.unknown];
+    let names = ["good runs", "failed", if columns.successful || columns.failed { "unknown" } else { "runs" }];
+    let names = names.into_iter().zip(shown).filter(|(_, is_shown)| *is_shown).map(|(name, _)| name);
+    let mut table = output::table(&std::iter::once("rule").chain(names).collect::<Vec<_>>());
     for nudge in nudges {
         let by_end = [nudge.successful, nudge.failed, nudge.unknown]
-            .map(|end| right(format!("{} ({}), {} got out", grouped(end.runs), grouped(end.steps), grouped(end.recovered))));
-        table.add_row([Cell::new(nudge.rule)].into_iter().chain(by_end));
+            .map(|end| format!("{} ({}), {} got out", grouped(end.runs), grouped(end.steps), grouped(end.recovered)));
+        let by_end = by_end.into_iter().zip(shown).filter(|(_, is_shown)| *is_shown);
+        table.add_row([Cell::new(nudge.rule)].into_iter().chain(by_end.map(|(told, _)| right(told))));
     }
     output::show(&table)?;
     output::line("")
@@ -466,6 +535,6 @@ mod tests {
     #[test]
     fn what_is_mistyped_is_guessed() {
         assert_eq!(other_of("open-hands").unwrap_err(), "did you mean `openhands`?");
-        assert!(by_of("colour").unwrap_err().contains("known are source, model, task"));
+        assert!(by_of("colour").unwrap_err().contains("known are source, model, task, folder"));
     }
 }

@@ -175,6 +175,7 @@ pub(super) fn timeline(explained: &Explained, most: usize) -> String {
             Stretch::Shown(steps) => (steps, None),
             Stretch::Folded(steps) => (steps, Some(format!("{} more steps, all with something new", steps.len()))),
             Stretch::AfterStop(steps) => (steps, Some(format!("{} steps that would not have been made", steps.len()))),
+            Stretch::Later(steps) => (steps, Some(format!("{} steps that a person asked for after that", steps.len()))),
         };
         let shown = &steps[..steps.len().min(left)];
         left -= shown.len();

@@ -1,7 +1,7 @@
 //! What guards and budgets would have done to recorded runs.
 
 use super::{Row, escaped, grouped, page, per_cent, rounded_up, said, section, share, table, text, tiles};
-use crate::replay::{Example, Figures, Named, Nudged, RuleFigures, Summary};
+use crate::replay::{Circling, Example, Figures, Named, Nudged, RuleCircles, RuleFigures, Summary};
 use crate::tune::number;
 use runguard_core::shown::steers;
 use std::fmt::Write as _;
@@ -16,6 +16,9 @@ pub fn replay_page(summary: &Summary) -> String {
     let sums = &summary.total.sums;
     let class = if sums.false_stops == 0 { "yes" } else { "" };
     let _ = write!(body, "<p class=\"card verdict {class}\">{}</p>", verdict(summary));
+    if let Some(circles) = summary.in_circles() {
+        let _ = write!(body, "<p class=\"card verdict\">{}</p>", escaped(&circles));
+    }
     for note in &summary.notes {
         let _ = write!(body, "<p class=\"card verdict\">{}</p>", said(note));
     }
@@ -43,6 +46,7 @@ pub fn replay_page(summary: &Summary) -> String {
     if summary.alone.len() > 1 {
         section(&mut body, "Each guard and budget alone", &figures_table("As if it were the only one.", &summary.alone, None));
     }
+    section(&mut body, "What went in circles", &circles(summary));
     section(&mut body, "What was said without ending a run", &nudges(summary));
     for grouping in &summary.groups {
         let caption = format!("By {}. In brackets: 95 % confidence.", grouping.by.code());
@@ -237,6 +241,41 @@ fn scatter(summary: &Summary) -> String {
         );
     }
     out.push_str("</svg></div>");
+    out
+}
+
+fn circles(summary: &Summary) -> String {
+    let circles = &summary.circles;
+    if circles.rules.is_empty() {
+        return String::new();
+    }
+    let amounts = |steps: u64, tokens: u64, dollars: f64| [grouped(steps), grouped(tokens), format!("{dollars:.2}")];
+    let by_rule = |RuleCircles { rule, words, circled }: &RuleCircles| Row {
+        class: "",
+        cells: [format!("<code>{}</code>", text(rule)), text(words), grouped(circled.runs)]
+            .into_iter()
+            .chain(amounts(circled.steps, circled.tokens, circled.dollars))
+            .collect(),
+    };
+    let rows: Vec<Row> = circles.rules.iter().map(by_rule).collect();
+    let caption = "Steps that brought nothing new, to the recorded end of each run, whatever became of it.";
+    let mut out = table(caption, &["rule", "what came again", "#runs", "#steps", "#tokens", "#dollars"], &rows);
+    let of_run = |run: &Circling| Row {
+        class: "",
+        cells: [
+            format!("<code>{}:{}</code>", text(&run.file), run.line),
+            text(&run.task),
+            text(&run.tool),
+            format!("<code>{}</code>", text(run.rule)),
+            grouped(run.first),
+        ]
+        .into_iter()
+        .chain(amounts(run.steps, run.tokens, run.dollars))
+        .collect(),
+    };
+    let rows: Vec<Row> = circles.most.iter().map(of_run).collect();
+    let headings = ["where", "task", "mostly with", "mostly by", "#from step", "#steps", "#tokens", "#dollars"];
+    out.push_str(&table("The runs that spent most on it.", &headings, &rows));
     out
 }
 

@@ -149,7 +149,7 @@ fn figures(successful: u64, false_stops: u64, failed: u64, stopped: u64) -> crat
     for (count, ended, success) in [(successful, false_stops, true), (failed, stopped, false)] {
         for index in 0..count {
             let run = Run { success: Some(success), ..run("s", vec![call(1, 1); 10]) };
-            sums += &crate::evaluate::Tally::of(&run, (index < ended).then_some(4));
+            sums += &crate::evaluate::Tally::of(&run, (index < ended).then(|| run.spared(4)));
         }
     }
     sums.into()
@@ -157,12 +157,34 @@ fn figures(successful: u64, false_stops: u64, failed: u64, stopped: u64) -> crat
 
 #[test]
 fn what_would_have_happened_is_one_harmless_page() {
-    use crate::replay::{By, Counted, Example, FileRead, Grouping, Named, NudgeFigures, Nudged, RuleFigures, Summary, Where};
+    use crate::replay::{
+        By, Circled, Circles, Circling, Counted, Example, FileRead, Grouping, Named, NudgeFigures, Nudged, RuleCircles, RuleFigures,
+        Summary, Where,
+    };
     use crate::trace::Broken;
     let total = figures(200, 3, 100, 40);
     let named = |name: &str, figures| Named { name: name.to_owned(), figures };
     let nudged = Nudged { runs: 4, steps: 9, recovered: 3 };
+    let circled = Circled { runs: 1, steps: 7, tokens: 70, dollars: 3.5 };
     let mut summary = Summary {
+        circles: Circles {
+            total: circled,
+            rules: vec![RuleCircles { rule: "stall.identical", words: "the same again", circled }],
+            most: vec![Circling {
+                id: HOSTILE.into(),
+                file: HOSTILE.into(),
+                line: 3,
+                task: HOSTILE.into(),
+                model: HOSTILE.into(),
+                first: 4,
+                steps: 7,
+                of: 30,
+                tokens: 70,
+                dollars: 3.5,
+                rule: "stall.identical",
+                tool: HOSTILE.into(),
+            }],
+        },
         most_after: Vec::new(),
         files_left_alone: 0,
         version: 1,
@@ -224,6 +246,8 @@ fn what_would_have_happened_is_one_harmless_page() {
     assert!(page.contains("43 of 300 runs would have been ended. Of 100 that failed 40: that saves 200 steps"));
     assert!(page.contains("id=\"against-title\"") && page.contains("300 by preset <bdi>coding</bdi>") && !page.contains("chatbot"));
     assert!(page.contains("30 more are in the JSON") && page.contains("and 5 more") && page.contains("40 more files"));
+    assert!(page.contains("1 run went in circles for a while: 7 steps, 70 tokens, $3.50 brought nothing new (0.2 % of all dollars)."));
+    assert!(page.contains("the same again") && page.contains(":3</code>"));
     assert!(page.contains("&lt;script&gt;alert(1)") && page.contains(":12</code>"));
     assert!(page.len() < 300 * 1024, "{}", page.len());
     (summary.finished, summary.total) = (false, crate::replay::Figures::default());

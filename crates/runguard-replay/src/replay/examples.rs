@@ -1,7 +1,8 @@
 //! A few runs that a rule ended, to look at: the first in the order of the files, of each end some.
 
 use super::End;
-use crate::evaluate::{Order, Tally, dollars_of, tokens_of};
+use crate::evaluate::{Order, dollars_of, tokens_of};
+use crate::rules::Cause;
 use crate::trace::Run;
 use serde::Serialize;
 use std::cmp::Ordering;
@@ -34,8 +35,8 @@ pub struct Example {
 }
 
 impl Example {
-    fn of(run: &Run, at: usize, rule: &'static str) -> Self {
-        let after = run.steps.get(at + 1..).unwrap_or_default();
+    pub(super) fn of(run: &Run, (at, cause): (usize, Cause)) -> Self {
+        let after = cause.spared(run, at);
         Self {
             id: run.id.clone(),
             file: run.place.file.display().to_string(),
@@ -46,51 +47,65 @@ impl Example {
             success: run.success,
             step: at as u64 + 1,
             steps: run.steps.len() as u64,
-            rule,
+            rule: cause.code(),
             after_steps: after.len() as u64,
             after_tokens: tokens_of(after),
             after_dollars: dollars_of(after),
         }
     }
+}
 
-    /// By what it is worth: dollars, tokens, steps.
-    fn worth(&self) -> (f64, u64, u64) {
+/// What makes a run worth looking at: dollars, tokens, steps.
+pub(super) type Worth = (f64, u64, u64);
+
+pub(super) trait Weighed {
+    fn worth(&self) -> Worth;
+}
+
+impl Weighed for Example {
+    fn worth(&self) -> Worth {
         (self.after_dollars, self.after_tokens, self.after_steps)
     }
 }
 
-/// The runs with most behind their end, whatever became of them.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Most(Vec<(Order, Example)>);
+/// The runs that are worth most, whatever became of them.
+#[derive(Debug, Clone)]
+pub(super) struct Most<T>(Vec<(Order, T)>);
 
-impl Most {
-    pub(super) fn add(&mut self, run: &Run, at: usize, rule: &'static str, outcome: &Tally, order: Order) {
-        let (steps, tokens, dollars) = outcome.after();
-        let is_less = |last: &(Order, Example)| (dollars, tokens, steps) < last.1.worth();
-        if steps > 0 && !(self.0.len() == KEPT_MOST && self.0.last().is_some_and(is_less)) {
-            self.insert(order, Example::of(run, at, rule));
+impl<T> Default for Most<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: Weighed> Most<T> {
+    /// Made only if it is kept.
+    pub(super) fn add(&mut self, order: Order, worth: Worth, make: impl FnOnce() -> T) {
+        let is_less = |last: &(Order, T)| worth < last.1.worth();
+        if worth.2 > 0 && !(self.0.len() == KEPT_MOST && self.0.last().is_some_and(is_less)) {
+            self.insert(order, make());
         }
     }
 
-    fn insert(&mut self, order: Order, example: Example) {
-        let comes_before = |(other, known): &(Order, Example)| match known.worth().partial_cmp(&example.worth()) {
+    fn insert(&mut self, order: Order, one: T) {
+        let comes_before = |(other, known): &(Order, T)| match known.worth().partial_cmp(&one.worth()) {
             Some(Ordering::Greater) => true,
             Some(Ordering::Less) | None => false,
             Some(Ordering::Equal) => *other <= order,
         };
         let at = self.0.partition_point(comes_before);
-        self.0.insert(at, (order, example));
+        self.0.insert(at, (order, one));
         self.0.truncate(KEPT_MOST);
     }
 
     pub(super) fn merge(&mut self, other: Self) {
-        for (order, example) in other.0 {
-            self.insert(order, example);
+        for (order, one) in other.0 {
+            self.insert(order, one);
         }
     }
 
-    pub(super) fn finish(self) -> Vec<Example> {
-        self.0.into_iter().map(|(_, example)| example).collect()
+    pub(super) fn finish(self) -> Vec<T> {
+        self.0.into_iter().map(|(_, one)| one).collect()
     }
 }
 
@@ -100,13 +115,12 @@ pub(super) struct Examples {
 }
 
 impl Examples {
-    pub(super) fn add(&mut self, run: &Run, at: usize, rule: &'static str, order: Order) {
+    pub(super) fn add(&mut self, run: &Run, ended: (usize, Cause), order: Order) {
         let kept = &mut self.by_end[End::of(run) as usize];
         if kept.len() == KEPT && kept.last().is_some_and(|(last, _)| *last < order) {
             return;
         }
-        let example = Example::of(run, at, rule);
-        insert(kept, order, example);
+        insert(kept, order, Example::of(run, ended));
     }
 
     pub(super) fn merge(&mut self, other: Self) {
@@ -133,6 +147,7 @@ fn insert(kept: &mut Vec<(Order, Example)>, order: Order, example: Example) {
 mod tests {
     use super::*;
     use crate::rules::tests::run;
+    use runguard_core::detect::stall::StallRule;
 
     #[test]
     fn the_first_of_each_end_are_kept_in_whatever_order_they_come() {
@@ -140,7 +155,7 @@ mod tests {
         for batch in [5, 2, 9, 1, 7, 3, 0] {
             for success in [Some(false), Some(true)] {
                 let run = Run { id: batch.to_string(), success, ..run("s", Vec::new()) };
-                examples.add(&run, 4, "stall.identical", Order { batch, ..Order::default() });
+                examples.add(&run, (4, Cause::Stall(StallRule::Identical)), Order { batch, ..Order::default() });
             }
         }
         let kept = examples.finish();

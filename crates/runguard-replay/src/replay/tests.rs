@@ -10,7 +10,7 @@ use runguard_core::{Span, Timestamp};
 use runguard_guards::policy::Tree;
 use std::collections::BTreeMap;
 
-const BY: [By; 3] = By::ALL;
+const BY: [By; 4] = By::ALL;
 
 fn guards(caps: Caps) -> Guards {
     Guards::new(Presets::default(), &Tree::new(), &Watched::ALL, caps).unwrap()
@@ -91,7 +91,7 @@ proptest! {
             let source: &mut u64 = sources.entry(run.source.clone()).or_default();
             *source += u64::from(end.is_some());
             if let Some((at, code)) = end {
-                let after = &run.steps[at + 1..];
+                let after = if code.starts_with("budget.") { &run.steps[at + 1..] } else { run.spared(at) };
                 naive.ended += 1;
                 naive.steps += after.len() as u64;
                 naive.tokens += after.iter().map(|step| step.tokens).sum::<u64>();

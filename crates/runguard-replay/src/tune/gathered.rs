@@ -41,8 +41,22 @@ impl Amounts {
 pub(super) struct Stop {
     /// Of the last step that is made, from 1.
     pub(super) number: NonZeroU32,
-    pub(super) tokens_after: u64,
-    pub(super) dollars_after: f64,
+    steps_after: u32,
+    tokens_after: u64,
+    dollars_after: f64,
+}
+
+impl Stop {
+    fn of(run: &Run, at: usize) -> Self {
+        let Amounts { steps, tokens, dollars } = amounts(run.spared(at));
+        let number = NonZeroU32::MIN.saturating_add(at as u32);
+        Self { number, steps_after: steps as u32, tokens_after: tokens, dollars_after: dollars }
+    }
+
+    /// What a stop there would have spared.
+    pub(super) fn after(self) -> Amounts {
+        Amounts { steps: self.steps_after.into(), tokens: self.tokens_after, dollars: self.dollars_after }
+    }
 }
 
 /// What is kept of a run.
@@ -71,10 +85,6 @@ impl Record {
         }
         let stops = RULES.into_iter().zip(probes).filter_map(|(rule, probe)| self.stops[probe?].map(|stop| (stop, rule)));
         stops.min_by_key(|(stop, _)| stop.number)
-    }
-
-    pub(super) fn after(&self, stop: Stop) -> Amounts {
-        Amounts { steps: self.all.steps - u64::from(stop.number.get()), tokens: stop.tokens_after, dollars: stop.dollars_after }
     }
 }
 
@@ -129,7 +139,7 @@ pub fn gather(recorded: &Recorded<'_>, options: &Options, progress: &mut dyn FnM
 /// known. Their calls differ little from one fifth of the tasks to the next, so that the choice may know all of them.
 pub fn long_run(recorded: &Recorded<'_>) -> Option<Part> {
     let files = recorded.files.iter().filter_map(|path| recorded.open(path, Detail::FINGERPRINTS).ok());
-    let used: Vec<(u64, u64)> = files.flatten().flatten().take(MAX_RUNS).map(|run| (run.calls(), amounts(&run, 0).tokens)).collect();
+    let used: Vec<(u64, u64)> = files.flatten().flatten().take(MAX_RUNS).map(|run| (run.calls(), amounts(&run.steps).tokens)).collect();
     let Long { calls, tokens } = Long::of(&used);
     match (calls.checked_add(1).filter(|calls| *calls > 2)?, tokens) {
         (calls, 0) => Some(Part::Stop(calls)),
@@ -168,7 +178,7 @@ impl Gathered {
             task: xxh3_64(task.as_bytes()),
             fold: fold_of(&task) as u8,
             success: run.success,
-            all: amounts(run, 0),
+            all: amounts(&run.steps),
             calls: run.calls(),
             minutes,
             stops: stops(run, probes, kind),
@@ -193,9 +203,9 @@ impl Gathered {
     }
 }
 
-pub(crate) fn amounts(run: &Run, from: usize) -> Amounts {
+pub(crate) fn amounts(steps: &[Step]) -> Amounts {
     let mut sum = Amounts::default();
-    for step in run.steps.get(from..).unwrap_or_default() {
+    for step in steps {
         sum.add(Amounts { steps: 1, tokens: step.tokens, dollars: step.dollars });
     }
     sum
@@ -212,8 +222,7 @@ pub(super) fn stops(run: &Run, probes: &[Vec<StallSettings>], kind: AgentKind) -
             observe(&mut state, &probes[preset as usize][probe], step, preset).rung == Rung::Stop
         };
         let at = run.steps.iter().position(is_stopped)?;
-        let after = amounts(run, at + 1);
-        Some(Stop { number: NonZeroU32::MIN.saturating_add(at as u32), tokens_after: after.tokens, dollars_after: after.dollars })
+        Some(Stop::of(run, at))
     };
     let stops: Box<[Option<Stop>]> = (0..probes.first().map_or(0, Vec::len)).map(&mut stop).collect();
     if stops.iter().all(Option::is_none) { Box::default() } else { stops }

@@ -35,7 +35,7 @@ pub(super) fn measure<'a>(records: impl Iterator<Item = &'a Record>, save: Save,
     let mut tasks: HashMap<u64, Task> = HashMap::new();
     for record in records {
         let stop = stop(record);
-        let after = stop.map(|stop| record.after(stop)).unwrap_or_default();
+        let after = stop.map(Stop::after).unwrap_or_default();
         let stopped = u64::from(stop.is_some());
         let task = tasks.entry(record.task).or_default();
         match record.success {
