@@ -1,7 +1,7 @@
 //! The stores, each with an engine on it, or two.
 
 use crate::stores::postgres_server::PostgresServer;
-use crate::stores::redis_server::RedisServer;
+use crate::stores::redis_server::{RedisServer, wait_until};
 use runguard_engine::settings::{Settings, check_text};
 use runguard_engine::{Clock, Engine, EngineOptions, KeyRing, shared};
 use runguard_store::{Memory, Store};
@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tempfile::TempDir;
+use tokio::task::JoinSet;
 
 /// Of the engines that must give the same decision ids.
 const SEED: u64 = 0x0123_4567_89AB_CDEF;
@@ -38,6 +39,12 @@ impl Servers {
         Self { redis: RedisServer::start(), postgres: PostgresServer::shared() }
     }
 
+    /// Until so many nodes have said that they are there: who has not is told of no erasure.
+    fn wait_for_nodes(&self, prefix: &str, nodes: usize) {
+        let known = format!("{prefix}:{{meta}}:nodes");
+        wait_until("every node is known to the others", || self.redis.cli(&["ZCARD", &known]).trim() == nodes.to_string());
+    }
+
     /// States in a corner of Redis that nobody has used.
     fn state(&self, settings: &mut Settings) {
         settings.store.state = self.redis.url();
@@ -59,6 +66,8 @@ pub(crate) struct System {
     pub(crate) name: &'static str,
     pub(crate) nodes: Vec<Arc<Engine>>,
     turn: AtomicUsize,
+    /// What a service does behind its answers.
+    tasks: JoinSet<()>,
     _folders: Vec<TempDir>,
 }
 
@@ -82,7 +91,18 @@ impl System {
             nodes.push(engine);
             folders.push(folder);
         }
-        Self { name, nodes, turn: AtomicUsize::new(0), _folders: folders }
+        Self { name, nodes, turn: AtomicUsize::new(0), tasks: JoinSet::new(), _folders: folders }
+    }
+
+    /// The same with nodes that share their states, and do their part when another one erases a session.
+    async fn of_nodes(name: &'static str, servers: &Servers, settings: Settings, seeds: &[u64]) -> Self {
+        let prefix = settings.store.prefix.clone();
+        let mut system = Self::with(name, settings, seeds, None).await;
+        for node in &system.nodes {
+            system.tasks.spawn(runguard_engine::erasure::finish(node.clone()));
+        }
+        tokio::task::block_in_place(|| servers.wait_for_nodes(&prefix, seeds.len()));
+        system
     }
 
     pub(crate) async fn model() -> Self {
@@ -96,14 +116,14 @@ impl System {
     pub(crate) async fn redis(servers: &Servers) -> Self {
         let mut settings = settings("");
         servers.state(&mut settings);
-        Self::with("redis", settings, &[SEED], None).await
+        Self::of_nodes("redis", servers, settings, &[SEED]).await
     }
 
     pub(crate) async fn postgres(servers: &Servers) -> Self {
         let mut settings = settings("");
         servers.state(&mut settings);
         servers.log(&mut settings);
-        Self::with("redis and postgres", settings, &[SEED], None).await
+        Self::of_nodes("redis and postgres", servers, settings, &[SEED]).await
     }
 
     /// Nodes with ids of their own: two that gave the same would be one decision to the log.
@@ -111,7 +131,7 @@ impl System {
         let mut settings = settings("");
         servers.state(&mut settings);
         servers.log(&mut settings);
-        Self::with("two nodes", settings, &[SEED ^ 0xAAAA, SEED ^ 0x5555], None).await
+        Self::of_nodes("two nodes", servers, settings, &[SEED ^ 0xAAAA, SEED ^ 0x5555]).await
     }
 
     /// Every store but the model.
