@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -87,6 +88,39 @@ def test_an_erasure_that_is_refused_is_not_done_later(cluster):
     assert retry(other.client(), "stays")["allow"]
 
 
+def test_an_erasure_that_another_node_finished_takes_nothing_of_the_new_life(cluster):
+    redis = cluster.start_redis("--appendonly", "yes")
+    proxy = cluster.proxy(redis.port)
+    cut, other = cluster.node(state=proxy.url), cluster.node()
+    wait_until_sound(cluster)
+    logged(cluster, use_up(cluster, ["gone"]))
+    cluster.database.sql("""
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'nothing goes now'; END $$;
+        CREATE TRIGGER refuse BEFORE DELETE ON runguard_log FOR EACH STATEMENT EXECUTE FUNCTION refuse();
+    """)
+    begun = cut.client().delete("/v1/sessions/gone")
+    assert (begun.status, begun.json["pending"]) == (202, ["the log"]), begun
+    proxy.down()
+    until(lambda: retry(cut.client(), "alone").get("degraded"), "the link to be missed")
+    cluster.database.sql("DROP TRIGGER refuse ON runguard_log")
+    until(lambda: not rows_of(cluster, "gone"), "the other node to finish it", FINISHED_WITHIN)
+    answers: list[dict] = []
+
+    def is_sound_again() -> bool:
+        answers.append(retry(other.client(), "gone"))
+        return not answers[-1].get("degraded")
+
+    until(is_sound_again, "the session to be decided for again")
+    logged(cluster, answers)
+    proxy.up()
+    wait_until_sound(cluster)
+    # The node that was cut off looks after its erasures every second.
+    time.sleep(3)
+    assert {answer["decision_id"] for answer in answers} <= rows_of(cluster, "gone").keys(), "its new life stays"
+    anew = cut.client().delete("/v1/sessions/gone")
+    assert (anew.status, anew.json["log_entries"]) == (200, len(answers)), "asked for once more it goes"
+
+
 def test_a_session_that_several_nodes_erase_at_once_is_erased_once(cluster):
     cluster.start(3)
     wait_until_sound(cluster)
@@ -117,3 +151,29 @@ def test_a_node_whose_link_is_cut_does_not_take_it_for_the_log(cluster):
     proxy.up()
     wait_until_sound(cluster)
     until(lambda: measured(node, "runguard_rows_waiting_bytes") == 0, "nothing to wait any more", 10)
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["a node stays up", "it restarts as well"])
+def test_a_node_that_is_down_hears_of_an_erasure_though_redis_was_emptied(cluster, restarts):
+    redis = cluster.start_redis()
+    asked, down = cluster.start(2)
+    wait_until_sound(cluster)
+    logged(cluster, use_up(cluster, ["gone-for-good"]))
+    known = asked.data / "erasing/nodes"
+    until(lambda: known.exists() and len(json.loads(known.read_text())) == 2, "one node to know the other", 20)
+    # Its overviews, from which an emptied Redis takes nothing.
+    until(lambda: any("insight.db" in file for file in down.files_containing("gone-for-good")), "its file to have the session", 20)
+    down.stop()
+    redis.kill()
+    if restarts:
+        asked.stop()
+    redis.start()
+    if restarts:
+        asked.start()
+    until(lambda: is_sound(asked), "sound answers")
+    erased = asked.client().delete("/v1/sessions/gone-for-good")
+    assert erased.status == 202 and erased.json["pending"][0].startswith("node "), erased.json
+    assert down.files_containing("gone-for-good")
+    down.start()
+    until(lambda: asked.client().delete("/v1/sessions/gone-for-good").status in (200, 404), "the node that was down to do its part", 30)
+    assert [node.files_containing("gone-for-good") for node in cluster.nodes] == [[], []]

@@ -537,10 +537,14 @@ impl Engine {
         self.store.stop();
     }
 
+    pub(crate) fn new_id(&self, now: Timestamp) -> String {
+        self.ids.next(now.as_millis()).text()
+    }
+
     pub(crate) fn admin_row(&self, tenant: &str, now: Timestamp, action: Action, subject: &str) -> Row {
         Row {
             at: now.as_millis(),
-            id: self.ids.next(now.as_millis()).text(),
+            id: self.new_id(now),
             tenant: tenant.into(),
             kind: Kind::Admin.into(),
             subject: subject.to_owned(),

@@ -15,7 +15,7 @@ use crate::analyst::INSIGHT_FILE;
 use crate::engine::Engine;
 use notes::{Note, Notes, Step};
 use runguard_core::Timestamp;
-use runguard_store::cluster::link::Said;
+use runguard_store::cluster::link::{NodesSeen, Said};
 use runguard_store::{Cluster, Erased, Family, Key, LOG_FILE, Names, Order, RowFilter, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -37,7 +37,7 @@ const RETRY: Duration = Duration::from_millis(100);
 /// How often it is tried again without a caller.
 const PULSE: Duration = Duration::from_secs(1);
 /// How often a node says that it is there.
-const ENROL_EVERY: Duration = Duration::from_secs(60);
+const ENROL_EVERY: Duration = Duration::from_secs(10);
 
 /// A session that goes: by its name or, where only a row of the log tells of it, by its key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -214,12 +214,29 @@ fn node_name(node: u64) -> String {
     format!("node {node:016x}")
 }
 
+/// Says that this node is there, and whom it knew: a shared database that was emptied does not know who has yet to hear of an erasure.
+async fn enrol(cluster: &Cluster, notes: &mut Notes) -> Result<u64, StoreError> {
+    let node = notes.node().await?;
+    let mut known = cluster.is_here(node, &NodesSeen::new()).await?;
+    if notes.nodes().keys().any(|other| !known.contains_key(other)) {
+        known = cluster.is_here(node, notes.nodes()).await?;
+    }
+    notes.set_nodes(known).await?;
+    Ok(node)
+}
+
+/// All other nodes are to do their part.
+async fn announce(cluster: &Cluster, notes: &mut Notes, ticket: String) -> Result<(), StoreError> {
+    let node = enrol(cluster, notes).await?;
+    cluster.say_of_erasures(node, Said::Announced(ticket)).await
+}
+
 impl Engine {
     /// Removes everything known of a session. `None`: nothing was.
     pub async fn erase_session(&self, tenant: &str, session_id: &str, now: Timestamp) -> Result<Option<Erasure>, StoreError> {
         let Some(erasures) = &self.erasures else {
             // A simulation has no files.
-            let row = self.erasure_row(tenant, now.as_millis());
+            let row = self.erasure_row(tenant, now.as_millis(), "");
             let erased = self.store.erase_session(tenant, session_id, row).await?;
             let waiting = |erased: &Erased| erased.unfinished.iter().map(|_| THE_LOG.to_owned()).collect();
             return Ok(erased.map(|erased| Erasure { waiting: waiting(&erased), log_rows: erased.log_rows }));
@@ -230,10 +247,10 @@ impl Engine {
         let is_new = known.is_none();
         let mut note = match known {
             Some(note) => note,
-            None => notes.add(tenant, whose.clone(), now.as_millis()).await?,
+            None => notes.add(tenant, whose.clone(), now.as_millis(), self.id_of_erasure(now)).await?,
         };
         let _attended = erasures.attend(&note);
-        let removed = match note.step {
+        let mut removed = match note.step {
             Step::Remove | Step::Begun => match self.remove(&mut notes, &mut note, is_new).await {
                 Ok(removed) => removed,
                 Err(error) if note.step == Step::Remove => {
@@ -244,8 +261,12 @@ impl Engine {
                 // It was told that it goes.
                 Err(_) => Removed::UNFINISHED,
             },
-            Step::Overwrite | Step::Others => self.remove_new_life(&mut notes, &mut note, now).await?,
+            Step::Overwrite | Step::Others => Removed { log_rows: 0, is_known: true, is_unfinished: false },
         };
+        if !is_new && !removed.is_unfinished {
+            let of_new_life = self.remove_new_life(&mut notes, &mut note, now).await?;
+            removed = Removed { log_rows: removed.log_rows + of_new_life.log_rows, ..of_new_life };
+        }
         if removed.is_unfinished {
             erasures.woken.notify_one();
             return Ok(Some(Erasure { log_rows: 0, waiting: vec![THE_LOG.to_owned()] }));
@@ -281,10 +302,10 @@ impl Engine {
         Ok(Some(Erasure { log_rows: removed.log_rows, waiting }))
     }
 
-    /// A session that is asked to go while an earlier erasure of it waits may have begun anew since: then that goes too, and all begins
-    /// again. Otherwise the caller asks how it stands.
+    /// A session that is asked to go while an earlier erasure of it waits, or was finished by another node, may have begun anew since: then that
+    /// goes too, and all begins again. Otherwise the caller asks how it stands.
     async fn remove_new_life(&self, notes: &mut Notes, note: &mut Note, now: Timestamp) -> Result<Removed, StoreError> {
-        let mut again = Note { step: Step::Remove, at: now.as_millis(), ..note.clone() };
+        let mut again = Note { step: Step::Remove, at: now.as_millis(), row: self.id_of_erasure(now), ..note.clone() };
         let removed = match self.remove(notes, &mut again, true).await {
             Err(_) if again.step != Step::Remove => Removed::UNFINISHED,
             removed => removed?,
@@ -308,7 +329,7 @@ impl Engine {
         let gone = Gone { tenant: note.tenant.clone(), whose: note.whose.clone(), names: self.store.names() };
         // Before the rows: what follows the log must not bring it back.
         let in_insights = self.analyst.forget(&gone).await?;
-        let row = self.erasure_row(&note.tenant, note.at);
+        let row = self.erasure_row(&note.tenant, note.at, &note.row);
         let erased = match (&note.whose, &self.store) {
             (Whose::Session(session), store) => store.erase_session(&note.tenant, session, row).await?,
             (Whose::Key(key), Store::Cluster(cluster)) => {
@@ -341,7 +362,7 @@ impl Engine {
         }
         if let (Whose::Session(_), Store::Cluster(cluster)) = (&note.whose, &self.store) {
             let ticket = Ticket::of(note, self.store.names()).to_text();
-            cluster.say_of_erasures(notes.node().await?, Said::Announced(ticket)).await?;
+            announce(cluster, notes, ticket).await?;
         }
         notes.set_step(note, Step::Overwrite).await?;
         Ok(Removed { log_rows: erased.map_or(0, |erased| erased.log_rows), is_known, is_unfinished: false })
@@ -397,7 +418,7 @@ impl Engine {
                     let announced = cluster.announced_erasures().await?;
                     let Some((_, others)) = announced.into_iter().find(|(other, _)| *other == ticket) else {
                         // The shared database was emptied.
-                        cluster.say_of_erasures(node, Said::Announced(ticket)).await?;
+                        announce(cluster, &mut notes, ticket).await?;
                         return Ok(vec!["other nodes".to_owned()]);
                     };
                     if !others.is_empty() {
@@ -423,8 +444,18 @@ impl Engine {
         done.map_err(|error| StoreError::Write(error.to_string()))
     }
 
-    fn erasure_row(&self, tenant: &str, at: i64) -> runguard_store::Row {
-        self.admin_row(tenant, Timestamp::from_millis(at), runguard_core::row::Action::SessionErased, "")
+    /// Of the row that will tell of it: the same at every try where another node may finish it.
+    fn id_of_erasure(&self, now: Timestamp) -> String {
+        match self.store {
+            Store::Cluster(_) => self.new_id(now),
+            Store::Embedded(_) | Store::Memory(_) => String::new(),
+        }
+    }
+
+    /// `id`: empty where each try has its own.
+    fn erasure_row(&self, tenant: &str, at: i64, id: &str) -> runguard_store::Row {
+        let row = self.admin_row(tenant, Timestamp::from_millis(at), runguard_core::row::Action::SessionErased, "");
+        if id.is_empty() { row } else { runguard_store::Row { id: id.to_owned(), ..row } }
     }
 
     /// Goes on with what is noted.
@@ -471,7 +502,7 @@ impl Engine {
         for ticket in announced.iter().filter(|(_, waiting)| waiting.contains(&node)).filter_map(|(ticket, _)| Ticket::read(ticket)) {
             let whose = Whose::Key(ticket.key);
             if notes.find(&ticket.tenant, &whose).is_none() {
-                notes.add(&ticket.tenant, whose, ticket.at).await?;
+                notes.add(&ticket.tenant, whose, ticket.at, String::new()).await?;
             }
         }
         Ok(())
@@ -488,8 +519,7 @@ pub async fn finish(engine: std::sync::Arc<Engine>) {
         let work = async {
             if let Store::Cluster(cluster) = &engine.store {
                 if enrolled.is_none_or(|at| at.elapsed() >= ENROL_EVERY) {
-                    let node = erasures.notes.lock().await.node().await?;
-                    cluster.say_of_erasures(node, Said::Here).await?;
+                    let node = enrol(cluster, &mut *erasures.notes.lock().await).await?;
                     if enrolled.replace(Instant::now()).is_none() {
                         tracing::info!("in answers to erasures this is {}", node_name(node));
                     }

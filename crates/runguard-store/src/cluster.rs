@@ -49,7 +49,7 @@ use erasing::Erasing;
 use futures_util::future::{BoxFuture, FutureExt as _};
 use hashbrown::HashMap;
 use health::Health;
-use link::{CellName, Condition, Link, LinkError, Put, Said, Swap, SwapCell, Swapped, Token, Value};
+use link::{CellName, Condition, Link, LinkError, NodesSeen, Put, Said, Swap, SwapCell, Swapped, Token, Value};
 use log::ClusterLog;
 use roster::{OneOfMany, Roster};
 use runguard_core::row::{Row, RowCount};
@@ -781,6 +781,11 @@ impl Cluster {
 
     pub async fn erase_session(&self, tenant: &str, session: &str, row: Row) -> Result<Option<Erased>, StoreError> {
         taking::erase(&self.inner, tenant, session, row).await
+    }
+
+    /// This node is there, and knew these others. Gives all that are known.
+    pub async fn is_here(&self, node: u64, known: &NodesSeen) -> Result<NodesSeen, StoreError> {
+        self.inner.link.is_here(node, known).await.map_err(|error| StoreError::Write(error.to_string()))
     }
 
     /// What other nodes must know of an erasure.

@@ -16,7 +16,7 @@ pub use options::{OpenError, RedisOptions};
 
 use crate::cluster::SharedClock;
 use crate::cluster::link::{
-    About, CellName, Condition, EntryId, Link, LinkError, Met, STATES_ANEW, Said, Swap, Swapped, Value, names_of, settle_chains,
+    About, CellName, Condition, EntryId, Link, LinkError, Met, NodesSeen, STATES_ANEW, Said, Swap, Swapped, Value, names_of, settle_chains,
 };
 use crate::key::Names;
 use address::{Address, Kind};
@@ -700,9 +700,21 @@ impl Link for RedisLink {
         Ok(matches!(answer.await?, Reply::Int(1)))
     }
 
+    async fn is_here(&self, node: u64, known: &NodesSeen) -> Result<NodesSeen, LinkError> {
+        let answer = self.one(Home::Meta, |commands| {
+            let keys = [self.keys.nodes(), self.keys.erasures()];
+            let command = commands.cmd("EVAL").arg(ERASING).arg(keys.len()).arg(&keys).arg("here").arg(node).arg("");
+            for (other, seen) in known {
+                command.arg(other).arg(seen);
+            }
+        });
+        let parts: Vec<String> = array(answer.await?)?.iter().map(text).collect();
+        let seen = |pair: &[String]| Some((pair[0].parse().ok()?, pair[1].parse().ok()?));
+        Ok(parts.chunks_exact(2).filter_map(seen).collect())
+    }
+
     async fn say_of_erasures(&self, node: u64, said: Said) -> Result<(), LinkError> {
         let (verb, erasure) = match &said {
-            Said::Here => ("here", ""),
             Said::Announced(erasure) => ("announced", erasure.as_str()),
             Said::Confirmed(erasure) => ("confirmed", erasure.as_str()),
             Said::Forgotten(erasure) => ("forgotten", erasure.as_str()),

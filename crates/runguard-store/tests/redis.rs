@@ -4,7 +4,7 @@
 use crate::redis_server::{Certificates, Proxy, RedisCluster, RedisServer, free_port, wait_until};
 use proptest::prelude::*;
 use runguard_store::cluster::link::{
-    About, CellName, Condition, EntryId, Link, LinkError, Put, Said, Swap, SwapCell, Swapped, Token, Value,
+    About, CellName, Condition, EntryId, Link, LinkError, NodesSeen, Put, Said, Swap, SwapCell, Swapped, Token, Value,
 };
 use runguard_store::cluster::model::ModelLink;
 use runguard_store::redis::{OpenError, RedisLink, RedisOptions};
@@ -200,10 +200,12 @@ async fn does_everything(link: &impl Link, stream_limit: usize) {
     let none: Vec<(String, Vec<u64>)> = Vec::new();
     assert_eq!(link.erasures().await.unwrap(), none);
     for node in [7, 8, u64::MAX, 8] {
-        link.say_of_erasures(node, Said::Here).await.unwrap();
+        link.is_here(node, &NodesSeen::new()).await.unwrap();
     }
     link.say_of_erasures(8, Said::Announced("one".into())).await.unwrap();
-    link.say_of_erasures(9, Said::Here).await.unwrap();
+    // It has outlived a database that knew another one.
+    let known: NodesSeen = link.is_here(9, &NodesSeen::from([(5, 4_000_000_000)])).await.unwrap();
+    assert!(known.keys().eq(&[5, 7, 8, 9, u64::MAX]), "{known:?}");
     let waiting = || async {
         let mut erasures = link.erasures().await.unwrap();
         for (_, nodes) in &mut erasures {

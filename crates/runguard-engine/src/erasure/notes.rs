@@ -5,6 +5,7 @@
 
 use super::Whose;
 use runguard_store::StoreError;
+use runguard_store::cluster::link::NodesSeen;
 use runguard_store::files::{UNFINISHED, write_whole};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -14,6 +15,9 @@ use std::path::{Path, PathBuf};
 const MOST: usize = 10_000;
 /// Who this node is among those of a cluster, for as long as it has the folder.
 const NODE_FILE: &str = "node";
+/// Which nodes it knew, and when they were last heard of. Written anew when there are others, and once a day.
+const NODES_FILE: &str = "nodes";
+const DAY_SECONDS: u64 = 24 * 3600;
 
 /// What is left to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +39,10 @@ pub(super) struct Note {
     pub(super) whose: Whose,
     pub(super) at: i64,
     pub(super) step: Step,
+    /// The id of the row that tells of it: where the log of a cluster has that row it is done, whoever did it.
+    /// Empty without other nodes, and in notes of earlier versions.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) row: String,
     /// The name of its file.
     #[serde(skip)]
     pub(super) number: u64,
@@ -45,6 +53,9 @@ pub(super) struct Notes {
     folder: PathBuf,
     /// Oldest first.
     all: Vec<Note>,
+    nodes: NodesSeen,
+    /// Of the file.
+    nodes_written: NodesSeen,
 }
 
 impl Notes {
@@ -52,9 +63,14 @@ impl Notes {
     pub(super) fn read(folder: PathBuf) -> Result<Self, StoreError> {
         let unread = |error: std::io::Error| StoreError::Read(format!("{}: {error}", folder.display()));
         let mut all: Vec<Note> = Vec::new();
+        // What cannot be read is learned anew.
+        let nodes: NodesSeen =
+            fs::read(folder.join(NODES_FILE)).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
         let entries = match fs::read_dir(&folder) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self { folder, all }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Self { folder, all, nodes: nodes.clone(), nodes_written: nodes });
+            }
             Err(error) => return Err(unread(error)),
         };
         for entry in entries {
@@ -76,7 +92,7 @@ impl Notes {
             }
         }
         all.sort_by_key(|note| note.at);
-        Ok(Self { folder, all })
+        Ok(Self { folder, all, nodes: nodes.clone(), nodes_written: nodes })
     }
 
     pub(super) fn all(&self) -> &[Note] {
@@ -93,14 +109,14 @@ impl Notes {
     }
 
     /// Notes an erasure down, to stay over a crash.
-    pub(super) async fn add(&mut self, tenant: &str, whose: Whose, at: i64) -> Result<Note, StoreError> {
+    pub(super) async fn add(&mut self, tenant: &str, whose: Whose, at: i64, row: String) -> Result<Note, StoreError> {
         if self.all.len() >= MOST {
             return Err(StoreError::Write(format!(
                 "{MOST} erasures are not finished: a process that has the database open, or a node that is away, holds them up"
             )));
         }
         let number = getrandom::u64().map_err(|error| StoreError::Write(error.to_string()))?;
-        let note = Note { tenant: tenant.to_owned(), whose, at, step: Step::Remove, number };
+        let note = Note { tenant: tenant.to_owned(), whose, at, step: Step::Remove, row, number };
         self.all.push(note.clone());
         let written = self.write(&note).await;
         if written.is_err() {
@@ -147,6 +163,23 @@ impl Notes {
         .await
     }
 
+    /// The nodes that were last known.
+    pub(super) fn nodes(&self) -> &NodesSeen {
+        &self.nodes
+    }
+
+    pub(super) async fn set_nodes(&mut self, nodes: NodesSeen) -> Result<(), StoreError> {
+        let latest = |nodes: &NodesSeen| nodes.values().max().copied().unwrap_or(0);
+        let is_due = latest(&nodes) >= latest(&self.nodes_written) + DAY_SECONDS || !nodes.keys().eq(self.nodes_written.keys());
+        self.nodes = nodes;
+        if is_due {
+            let text = serde_json::to_string(&self.nodes).map_err(|error| StoreError::Write(error.to_string()))?;
+            self.on_disk(move |folder| write_whole(&folder.join(NODES_FILE), text.as_bytes())).await?;
+            self.nodes_written = self.nodes.clone();
+        }
+        Ok(())
+    }
+
     fn path(&self, note: &Note) -> PathBuf {
         self.folder.join(format!("{:016x}.json", note.number))
     }
@@ -174,8 +207,8 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let folder = data.path().join("erasing");
         let mut notes = Notes::read(folder.clone()).unwrap();
-        let mut note = notes.add("t", Whose::Session("s".into()), 5).await.unwrap();
-        let other = notes.add("t", Whose::Key("0:1".into()), 4).await.unwrap();
+        let mut note = notes.add("t", Whose::Session("s".into()), 5, "id".into()).await.unwrap();
+        let other = notes.add("t", Whose::Key("0:1".into()), 4, String::new()).await.unwrap();
         notes.set_step(&mut note, Step::Others).await.unwrap();
         let node = notes.node().await.unwrap();
         fs::write(folder.join("0000000000000001.new"), "half").unwrap();
@@ -183,9 +216,19 @@ mod tests {
         let mut again = Notes::read(folder.clone()).unwrap();
         let known: Vec<(i64, Step)> = again.all().iter().map(|note| (note.at, note.step)).collect();
         assert_eq!(known, [(4, Step::Remove), (5, Step::Others)], "oldest first");
-        assert_eq!(again.find("t", &Whose::Session("s".into())).unwrap().at, 5);
+        let found = again.find("t", &Whose::Session("s".into())).unwrap();
+        assert_eq!((found.at, &*found.row), (5, "id"));
         assert!(again.find("u", &Whose::Session("s".into())).is_none());
         assert_eq!(again.node().await.unwrap(), node, "for as long as it has the folder");
+        assert!(again.nodes().is_empty());
+        for (nodes, written) in
+            [(&[(1, 10)][..], 10), (&[(1, 20)], 10), (&[(1, 20), (2, 20)], 20), (&[(1, 20 + DAY_SECONDS), (2, 20)], 20 + DAY_SECONDS)]
+        {
+            again.set_nodes(nodes.iter().copied().collect()).await.unwrap();
+            assert_eq!(again.nodes()[&1], nodes[0].1);
+            let kept = Notes::read(folder.clone()).unwrap();
+            assert!((kept.nodes().len(), kept.nodes()[&1]) == (nodes.len(), written), "{kept:?} after {nodes:?}");
+        }
         assert!(!folder.join("0000000000000001.new").exists());
         again.remove(&note).await.unwrap();
         again.remove(&note).await.unwrap();

@@ -12,7 +12,9 @@ use runguard_store::LogFault;
 use runguard_store::Memory;
 use runguard_store::RowWithEffects;
 use runguard_store::cluster::entry;
-use runguard_store::cluster::link::{About, CellName, Condition, EntryId, Link, LinkError, Put, Said, Swap, Swapped, Token, Value};
+use runguard_store::cluster::link::{
+    About, CellName, Condition, EntryId, Link, LinkError, NodesSeen, Put, Said, Swap, Swapped, Token, Value,
+};
 use runguard_store::cluster::model::{ModelLink, Replica};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -713,6 +715,15 @@ impl Link for Line {
         self.plain(move |link| {
             let name = name.clone();
             async move { link.lease(&name, holder, millis).await }
+        })
+        .await
+    }
+
+    async fn is_here(&self, node: u64, known: &NodesSeen) -> Result<NodesSeen, LinkError> {
+        let known = known.clone();
+        self.plain(move |link| {
+            let known = known.clone();
+            async move { link.is_here(node, &known).await }
         })
         .await
     }

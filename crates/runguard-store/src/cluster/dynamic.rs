@@ -1,6 +1,6 @@
 //! A link whose kind is not part of everyone's type: the store is the same over a real database and over a simulated one.
 
-use crate::cluster::link::{About, CellName, Condition, EntryId, Link, LinkError, Said, Swap, Swapped, Value};
+use crate::cluster::link::{About, CellName, Condition, EntryId, Link, LinkError, NodesSeen, Said, Swap, Swapped, Value};
 use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
@@ -26,6 +26,7 @@ pub(crate) trait DynamicLink: Send + Sync + Debug {
     fn endpoints(&self) -> LinkFuture<'_, Vec<String>>;
     fn forget_endpoint(&self, label: String) -> LinkFuture<'_, ()>;
     fn lease<'a>(&'a self, name: &'a str, holder: u64, millis: u64) -> LinkFuture<'a, bool>;
+    fn is_here<'a>(&'a self, node: u64, known: &'a NodesSeen) -> LinkFuture<'a, NodesSeen>;
     fn say_of_erasures(&self, node: u64, said: Said) -> LinkFuture<'_, ()>;
     fn erasures(&self) -> LinkFuture<'_, Vec<(String, Vec<u64>)>>;
     fn partitions(&self) -> u16;
@@ -102,6 +103,10 @@ impl<L: Link> DynamicLink for L {
 
     fn lease<'a>(&'a self, name: &'a str, holder: u64, millis: u64) -> LinkFuture<'a, bool> {
         Box::pin(Link::lease(self, name, holder, millis))
+    }
+
+    fn is_here<'a>(&'a self, node: u64, known: &'a NodesSeen) -> LinkFuture<'a, NodesSeen> {
+        Box::pin(Link::is_here(self, node, known))
     }
 
     fn say_of_erasures(&self, node: u64, said: Said) -> LinkFuture<'_, ()> {

@@ -6,7 +6,7 @@
 
 use crate::files::private_file;
 use crate::key::{Names, SECRET_BYTES};
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::path::Path;
@@ -286,12 +286,12 @@ pub struct Condition {
     pub without_aof: bool,
 }
 
+/// Nodes that confirm erasures, and when they were last heard of: in seconds, by the database's clock.
+pub type NodesSeen = BTreeMap<u64, u64>;
+
 /// What a node says about erasures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Said {
-    /// It has files of its own: from here on it is to confirm every erasure that another announces. Said again and again; after
-    /// 30 days of silence it counts no more.
-    Here,
     /// All nodes that are known, but this one, are to confirm.
     Announced(String),
     Confirmed(String),
@@ -364,6 +364,10 @@ pub trait Link: Send + Sync + fmt::Debug + 'static {
 
     /// Takes or prolongs a lease; true: it is ours for so long. 0 milliseconds give it back (and answer false).
     fn lease(&self, name: &str, holder: u64, millis: u64) -> impl Future<Output = Result<bool, LinkError>> + Send;
+
+    /// A node has files of its own: from here on it is to confirm every erasure that another announces. Said again and again; after 30 days of
+    /// silence it counts no more. Whom it knew is known to the database again, should that have lost it. Gives all who are known now.
+    fn is_here(&self, node: u64, known: &NodesSeen) -> impl Future<Output = Result<NodesSeen, LinkError>> + Send;
 
     /// A node says something about what must go from the files of all of them.
     fn say_of_erasures(&self, node: u64, said: Said) -> impl Future<Output = Result<(), LinkError>> + Send;

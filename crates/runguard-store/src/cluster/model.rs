@@ -4,7 +4,8 @@
 //! set by whoever owns it, nothing happens but in a call, and there are no threads.
 
 use super::link::{
-    About, CellName, Condition, EntryId, Link, LinkError, Met, Put, STATES_ANEW, Said, Swap, SwapCell, Swapped, Token, Value, settle_chains,
+    About, CellName, Condition, EntryId, Link, LinkError, Met, NodesSeen, Put, STATES_ANEW, Said, Swap, SwapCell, Swapped, Token, Value,
+    settle_chains,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -94,7 +95,7 @@ struct Model {
     wrote: BTreeMap<u64, u64>,
     endpoints: BTreeSet<String>,
     leases: BTreeMap<String, (u64, i64)>,
-    nodes: BTreeSet<u64>,
+    nodes: NodesSeen,
     /// With the nodes that have yet to confirm.
     erasures: BTreeMap<String, Vec<u64>>,
 }
@@ -506,12 +507,21 @@ impl Link for ModelLink {
         Ok(true)
     }
 
+    async fn is_here(&self, node: u64, known: &NodesSeen) -> Result<NodesSeen, LinkError> {
+        let now = self.millis().unsigned_abs() / 1000;
+        let mut model = lock(&self.shared.model);
+        for (other, seen) in known {
+            model.nodes.entry(*other).or_insert(*seen);
+        }
+        model.nodes.insert(node, now);
+        Ok(model.nodes.clone())
+    }
+
     async fn say_of_erasures(&self, node: u64, said: Said) -> Result<(), LinkError> {
         let mut model = lock(&self.shared.model);
         match said {
-            Said::Here => drop(model.nodes.insert(node)),
             Said::Announced(erasure) => {
-                let others = model.nodes.iter().copied().filter(|other| *other != node).collect();
+                let others = model.nodes.keys().copied().filter(|other| *other != node).collect();
                 model.erasures.insert(erasure, others);
             }
             Said::Confirmed(erasure) => {

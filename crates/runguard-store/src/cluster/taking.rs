@@ -110,6 +110,10 @@ async fn erase_held(inner: &Inner, held: &Held, whose: Whose<'_>, mut found: Fou
     if !inner.caught_up(CATCH_UP_HELD).await {
         return Err(StoreError::NotErased(LOG_BEHIND.into()));
     }
+    if !held.is_going() && inner.log.knows(std::slice::from_ref(&row.id)).await? == [true] {
+        // Another node finished it, since this one had to leave it: what is there now is a new life.
+        return Ok(Some(Erased { log_rows: 0, unfinished: None }));
+    }
     found.look_on(inner, whose).await?;
     if !held.is_going() && found.is_nothing(inner, whose).await? {
         return Ok(None);

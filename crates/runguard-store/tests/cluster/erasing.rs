@@ -146,6 +146,31 @@ async fn an_erasure_that_the_log_does_not_take_is_finished_when_it_does() {
     assert_eq!(count(&together.nodes[1], &[GONE]).await, (sum + 1, StoreHealth::Sound));
 }
 
+/// Whoever was told that it goes asks for it until it is done, and may be the last to hear.
+#[tokio::test(start_paused = true)]
+async fn an_erasure_that_was_finished_meanwhile_takes_nothing_of_the_new_life() {
+    let together = Together::new(2).await;
+    let node = &together.nodes[0];
+    for _ in 0..3 {
+        count(node, &[GONE]).await;
+    }
+    node.flush().await.unwrap();
+    together.log.set_log_fault(LogFault::ErasesNothing);
+    let asked = erasure(node);
+    let erased = node.erase_session(TENANT, GONE, asked.clone()).await.unwrap().unwrap();
+    assert!(erased.unfinished.is_some(), "{erased:?}");
+    together.log.set_log_fault(LogFault::Sound);
+    tokio::time::sleep(FINISHED).await;
+    for sum in 1..=2 {
+        assert_eq!(count(&together.nodes[1], &[GONE]).await, (sum, StoreHealth::Sound), "it was finished behind");
+    }
+    let again = node.erase_session(TENANT, GONE, asked).await.unwrap();
+    assert_eq!(again.map(|again| (again.log_rows, again.unfinished)), Some((0, None)));
+    assert_eq!(rows_and_sum(node, GONE).await, (2, 2));
+    let anew = node.erase_session(TENANT, GONE, erasure(node)).await.unwrap().unwrap();
+    assert_eq!((anew.log_rows, rows_and_sum(node, GONE).await), (2, (0, 0)), "asked for once more it goes");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_erasure_that_is_given_up_leaves_nothing_behind() {
     let together = Together::new(2).await;
