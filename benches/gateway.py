@@ -155,7 +155,7 @@ http {{ access_log off; client_body_temp_path {folder}/body; proxy_temp_path {fo
         }
         (folder / "config.yaml").write_text(json.dumps(settings))
         command = [python.parent / "litellm", "--config", folder / "config.yaml", "--port", port, "--host", "127.0.0.1", "--num_workers", os.cpu_count()]
-        return Gateway(command, port, self.directory / "litellm.log", seconds=180, LITELLM_LOCAL_MODEL_COST_MAP="True", LITELLM_LOG="ERROR",
+        return Gateway(command, port, self.directory / "litellm.log", seconds=300, LITELLM_LOCAL_MODEL_COST_MAP="True", LITELLM_LOG="ERROR",
                        LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY="true")
 
     def portkey(self):
