@@ -199,7 +199,7 @@ impl Analyst {
         caught_up.await.map_err(|_| StoreError::Stopping)
     }
 
-    /// Takes a session out of the cells, for good: called before its rows leave the log. Says whether it was in any.
+    /// Takes a session out of the cells, for good: called when its rows have left the log. Says whether it was in any.
     pub(crate) async fn forget(&self, gone: &Gone) -> Result<bool, StoreError> {
         if self.follows == Follows::Nothing {
             return Ok(false);

@@ -28,6 +28,7 @@ use runguard_insight::insight::consumption::Consumption;
 use runguard_insight::insight::digest::Range;
 use runguard_insight::insight::session_list::{SessionList, SessionQuery};
 use runguard_insight::insight::spend::BudgetStands;
+use runguard_store::cluster::Place;
 use runguard_store::{
     Cell, Change, Decided, Embedded, Family, Fingerprints, Keep, Key, Names, OpenError, Options, Order, Role, RowFilter, Rules, Safe,
     Store, StoreError, StoreHealth, View, Written,
@@ -179,8 +180,7 @@ pub struct Engine {
     pub telemetry: Option<Arc<Telemetry>>,
     pub(crate) ids: Ids,
     pub(crate) endpoints: Endpoints,
-    /// None in a simulation.
-    pub(crate) erasures: Option<Erasures>,
+    pub(crate) erasures: Erasures,
     /// Held while advice is put aside or taken back.
     pub(crate) advice: tokio::sync::Mutex<()>,
     /// Set once the service tells anybody.
@@ -275,19 +275,19 @@ impl Engine {
         let ids = Ids::new(last_id(&store).await?.as_deref(), options.seed);
         let analyst = Analyst::start(&store, following(&options)).map_err(|error| StoreError::Read(error.to_string()))?;
         let erasures = Erasures::new(std::path::Path::new(&options.settings.store.data))?;
-        let engine = Self { erasures: Some(erasures), ..Self::of(store, options, ids, analyst) };
+        let engine = Self::of(store, options, ids, analyst, erasures);
         engine.tell_fingerprints();
         Ok(engine)
     }
 
     /// An engine for a simulation: no thread and, with a seed, no chance in it. It has no overviews.
-    pub async fn simulated(store: Store, options: EngineOptions) -> Result<Self, StoreError> {
+    pub async fn simulated(store: Store, options: EngineOptions, notes: Place) -> Result<Self, StoreError> {
         let ids = Ids::new(last_id(&store).await?.as_deref(), options.seed);
         let analyst = Analyst::idle(&store, &following(&options));
-        Ok(Self::of(store, options, ids, analyst))
+        Ok(Self::of(store, options, ids, analyst, Erasures::noted_at(notes)?))
     }
 
-    fn of(store: Store, options: EngineOptions, ids: Ids, analyst: Analyst) -> Self {
+    fn of(store: Store, options: EngineOptions, ids: Ids, analyst: Analyst, erasures: Erasures) -> Self {
         match &options.clock {
             // Told at once: whatever the clock is set to later is compared with it.
             Clock::System => store.tell_time(crate::clock::system_now().as_millis()),
@@ -300,7 +300,7 @@ impl Engine {
             analyst,
             ids,
             endpoints: Endpoints::default(),
-            erasures: None,
+            erasures,
             store,
             clock: options.clock,
             telemetry: (!options.settings.telemetry.otlp_endpoint.is_empty()).then(Arc::default),
@@ -542,9 +542,12 @@ impl Engine {
     }
 
     pub(crate) fn admin_row(&self, tenant: &str, now: Timestamp, action: Action, subject: &str) -> Row {
+        Row { id: self.new_id(now), ..Self::admin_row_without_id(tenant, now, action, subject) }
+    }
+
+    pub(crate) fn admin_row_without_id(tenant: &str, now: Timestamp, action: Action, subject: &str) -> Row {
         Row {
             at: now.as_millis(),
-            id: self.new_id(now),
             tenant: tenant.into(),
             kind: Kind::Admin.into(),
             subject: subject.to_owned(),

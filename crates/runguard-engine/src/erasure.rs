@@ -15,14 +15,17 @@ use crate::analyst::INSIGHT_FILE;
 use crate::engine::Engine;
 use notes::{Note, Notes, Step};
 use runguard_core::Timestamp;
+use runguard_core::row::Action;
 use runguard_store::cluster::link::{NodesSeen, Said};
-use runguard_store::{Cluster, Erased, Family, Key, LOG_FILE, Names, Order, RowFilter, Store, StoreError};
+use runguard_store::cluster::{Finished, Place};
+use runguard_store::{Cluster, Erased, Family, Key, LOG_FILE, Names, Order, Row, RowFilter, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// The part of the data folder where notes are.
 const FOLDER: &str = "erasing";
@@ -94,6 +97,8 @@ impl Gone {
 /// What an erasure waits for that has begun, and whose rows are still there.
 pub const THE_LOG: &str = "the log";
 
+const OTHER_NODES: &str = "other nodes";
+
 /// How far an erasure has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Erasure {
@@ -108,6 +113,7 @@ pub struct Erasure {
 pub(crate) struct Erasures {
     /// Held while a session is taken out of everything: one at a time, whoever asks.
     notes: tokio::sync::Mutex<Notes>,
+    has_files: bool,
     /// When the last sweep of all files that left nothing began.
     swept: tokio::sync::Mutex<Option<Instant>>,
     /// Tenants and sessions that were finished after their caller was told to wait.
@@ -143,9 +149,13 @@ impl Removed {
 
 impl Erasures {
     pub(crate) fn new(data: &Path) -> Result<Self, StoreError> {
-        let notes = Notes::read(data.join(FOLDER))?;
+        Ok(Self { has_files: true, ..Self::noted_at(Place::Folder(data.join(FOLDER)))? })
+    }
+
+    /// With notes that lie there; without other files it is a simulation.
+    pub(crate) fn noted_at(place: Place) -> Result<Self, StoreError> {
         let (swept, finished, attended) = Default::default();
-        Ok(Self { notes: notes.into(), swept, finished, attended, woken: Notify::new() })
+        Ok(Self { notes: Notes::read(place)?.into(), has_files: false, swept, finished, attended, woken: Notify::new() })
     }
 
     fn attended(&self) -> MutexGuard<'_, Vec<u64>> {
@@ -231,23 +241,21 @@ async fn announce(cluster: &Cluster, notes: &mut Notes, ticket: String) -> Resul
     cluster.say_of_erasures(node, Said::Announced(ticket)).await
 }
 
+/// What tells of it in the log.
+fn erasure_row(tenant: &str, at: i64, id: String) -> Row {
+    Row { id, ..Engine::admin_row_without_id(tenant, Timestamp::from_millis(at), Action::SessionErased, "") }
+}
+
 impl Engine {
     /// Removes everything known of a session. `None`: nothing was.
     pub async fn erase_session(&self, tenant: &str, session_id: &str, now: Timestamp) -> Result<Option<Erasure>, StoreError> {
-        let Some(erasures) = &self.erasures else {
-            // A simulation has no files.
-            let row = self.erasure_row(tenant, now.as_millis(), "");
-            let erased = self.store.erase_session(tenant, session_id, row).await?;
-            let waiting = |erased: &Erased| erased.unfinished.iter().map(|_| THE_LOG.to_owned()).collect();
-            return Ok(erased.map(|erased| Erasure { waiting: waiting(&erased), log_rows: erased.log_rows }));
-        };
-        let whose = Whose::Session(session_id.to_owned());
+        let (erasures, whose) = (&self.erasures, Whose::Session(session_id.to_owned()));
         let mut notes = erasures.notes.lock().await;
         let known = notes.find(tenant, &whose).cloned();
         let is_new = known.is_none();
         let mut note = match known {
             Some(note) => note,
-            None => notes.add(tenant, whose.clone(), now.as_millis(), self.id_of_erasure(now)).await?,
+            None => notes.add(tenant, whose.clone(), now.as_millis(), self.new_id(now)).await?,
         };
         let _attended = erasures.attend(&note);
         let mut removed = match note.step {
@@ -263,7 +271,7 @@ impl Engine {
             },
             Step::Overwrite | Step::Others => Removed { log_rows: 0, is_known: true, is_unfinished: false },
         };
-        if !is_new && !removed.is_unfinished {
+        if !is_new && removed.is_known && !removed.is_unfinished {
             let of_new_life = self.remove_new_life(&mut notes, &mut note, now).await?;
             removed = Removed { log_rows: removed.log_rows + of_new_life.log_rows, ..of_new_life };
         }
@@ -271,7 +279,7 @@ impl Engine {
             erasures.woken.notify_one();
             return Ok(Some(Erasure { log_rows: 0, waiting: vec![THE_LOG.to_owned()] }));
         }
-        if is_new && !removed.is_known {
+        if !removed.is_known {
             notes.remove(&note).await?;
             return Ok(erasures.was_finished(tenant, &whose).then_some(Erasure { log_rows: 0, waiting: Vec::new() }));
         }
@@ -281,9 +289,10 @@ impl Engine {
         let waiting = loop {
             // A large log takes its time: the caller hears that it waits, and it goes on behind.
             let swept = tokio::time::timeout(LONGEST, self.sweep(erasures, &note, removed_at)).await;
-            let waiting = swept.unwrap_or_else(|_| Ok(vec![LOG_FILE.to_owned()]))?;
+            // It is gone from the log: whatever fails from here on is tried again behind.
+            let waiting = swept.ok().and_then(Result::ok).unwrap_or_else(|| vec![LOG_FILE.to_owned()]);
             if waiting.is_empty() {
-                let others = self.conclude(erasures, &mut note).await?;
+                let others = self.conclude(erasures, &mut note).await.unwrap_or_else(|_| vec![OTHER_NODES.to_owned()]);
                 if others.is_empty() || removed_at.elapsed() >= PATIENCE_WITH_OTHERS {
                     break others;
                 }
@@ -305,19 +314,26 @@ impl Engine {
     /// A session that is asked to go while an earlier erasure of it waits, or was finished by another node, may have begun anew since: then that
     /// goes too, and all begins again. Otherwise the caller asks how it stands.
     async fn remove_new_life(&self, notes: &mut Notes, note: &mut Note, now: Timestamp) -> Result<Removed, StoreError> {
-        let mut again = Note { step: Step::Remove, at: now.as_millis(), row: self.id_of_erasure(now), ..note.clone() };
+        let mut again = Note { step: Step::Remove, at: now.as_millis(), row: self.new_id(now), ..note.clone() };
         let removed = match self.remove(notes, &mut again, true).await {
             Err(_) if again.step != Step::Remove => Removed::UNFINISHED,
             removed => removed?,
         };
         if removed.is_known {
-            if let Store::Cluster(cluster) = &self.store {
-                let earlier = Ticket::of(note, cluster.names()).to_text();
-                cluster.say_of_erasures(notes.node().await?, Said::Forgotten(earlier)).await?;
+            let earlier = std::mem::replace(note, again);
+            if let Err(error) = self.forget_announced(notes, &earlier).await {
+                // The session is gone, whatever becomes of that.
+                tracing::warn!(%error, "an earlier erasure of a session that was erased once more stays announced");
             }
-            *note = again;
         }
         Ok(Removed { is_known: true, ..removed })
+    }
+
+    /// Nobody waits for an earlier erasure any more.
+    async fn forget_announced(&self, notes: &Notes, earlier: &Note) -> Result<(), StoreError> {
+        let Store::Cluster(cluster) = &self.store else { return Ok(()) };
+        let ticket = Ticket::of(earlier, cluster.names()).to_text();
+        cluster.say_of_erasures(notes.node().await?, Said::Forgotten(ticket)).await
     }
 
     /// Takes a session out of everything that knows it. One that nobody knows is told to nobody, unless an earlier try may have
@@ -327,10 +343,13 @@ impl Engine {
             return Ok(Removed { log_rows: 0, is_known: true, is_unfinished: false });
         }
         let gone = Gone { tenant: note.tenant.clone(), whose: note.whose.clone(), names: self.store.names() };
-        // Before the rows: what follows the log must not bring it back.
-        let in_insights = self.analyst.forget(&gone).await?;
-        let row = self.erasure_row(&note.tenant, note.at, &note.row);
+        // Earlier versions noted no row, nor does one that only follows.
+        let id = if note.row.is_empty() { self.new_id(Timestamp::from_millis(note.at)) } else { note.row.clone() };
+        let row = erasure_row(&note.tenant, note.at, id);
+        let may_have_been = !is_new && note.step == Step::Remove;
         let erased = match (&note.whose, &self.store) {
+            // An earlier life of the service was killed when the log had it.
+            (Whose::Session(_), _) if may_have_been && self.took_place(note).await? => Some(Erased { log_rows: 0, row, unfinished: None }),
             (Whose::Session(session), store) => store.erase_session(&note.tenant, session, row).await?,
             (Whose::Key(key), Store::Cluster(cluster)) => {
                 if let Some(key) = Key::from_text(key) {
@@ -340,24 +359,30 @@ impl Engine {
             }
             (Whose::Key(_), Store::Embedded(_) | Store::Memory(_)) => None,
         };
-        if let Some(why) = erased.as_ref().and_then(|erased| erased.unfinished.as_ref()) {
-            if note.step == Step::Remove {
+        if let Some(Erased { row, unfinished, .. }) = &erased {
+            if let (Some(why), Step::Remove) = (unfinished, note.step) {
                 tracing::warn!(why, "an erasure has begun and cannot be finished yet; it is finished behind");
+            }
+            if note.step == Step::Remove || note.row != row.id {
+                // Whatever fails from here on, it is not said that nothing was done. Of two in one go there is one row.
+                (note.at, note.row) = (row.at, row.id.clone());
                 notes.set_step(note, Step::Begun).await?;
             }
-            return Ok(Removed::UNFINISHED);
+            if unfinished.is_some() {
+                return Ok(Removed::UNFINISHED);
+            }
         }
-        if erased.is_some() && note.step == Step::Remove {
-            // Whatever fails from here on, it is not said that nothing was done.
-            notes.set_step(note, Step::Begun).await?;
-        }
+        // Not before the rows are gone: of an erasure that is refused nothing is done. What follows the log has written by then what it had
+        // read of them.
+        let in_insights = self.analyst.forget(&gone).await?;
         let in_alerts = if let Some(alerts) = self.alerts.get() {
             alerts.forget(&gone).await?
         } else {
-            self.on_alerts_file(move |folder| alerts::erase_from_idle_file(folder, &gone)).await?
+            self.on_alerts_file(false, move |folder| alerts::erase_from_idle_file(folder, &gone)).await?
         };
         let is_known = erased.is_some() || in_insights || in_alerts;
-        if is_new && !is_known {
+        // Nobody was promised anything, and there was nothing.
+        if !is_known && note.step == Step::Remove && matches!(note.whose, Whose::Session(_)) {
             return Ok(Removed { log_rows: 0, is_known, is_unfinished: false });
         }
         if let (Whose::Session(_), Store::Cluster(cluster)) = (&note.whose, &self.store) {
@@ -365,7 +390,7 @@ impl Engine {
             announce(cluster, notes, ticket).await?;
         }
         notes.set_step(note, Step::Overwrite).await?;
-        Ok(Removed { log_rows: erased.map_or(0, |erased| erased.log_rows), is_known, is_unfinished: false })
+        Ok(Removed { log_rows: erased.map_or(0, |erased| erased.log_rows), is_known: true, is_unfinished: false })
     }
 
     /// Whether a session that an earlier life of the service was to erase, and told nobody that it would, has gone on since.
@@ -375,6 +400,18 @@ impl Engine {
         let filter =
             RowFilter { tenant: Some(note.tenant.clone()), session: Some(session.clone()), since: Some(since), ..RowFilter::default() };
         Ok(note.step == Step::Remove && !self.store.rows(filter, Order::NewestFirst, None, 1).await?.is_empty())
+    }
+
+    /// Whether the log tells of this very erasure: what there is of the session then is a new life.
+    async fn took_place(&self, note: &Note) -> Result<bool, StoreError> {
+        if note.row.is_empty() {
+            // An earlier version noted no row.
+            return Ok(false);
+        }
+        // Copies of the log hear of it through the streams.
+        self.store.flush().await?;
+        let filter = RowFilter { id: Some(note.row.clone()), tenant: Some(note.tenant.clone()), ..RowFilter::default() };
+        Ok(!self.store.rows(filter, Order::NewestFirst, None, 1).await?.is_empty())
     }
 
     /// Overwrites what was removed before `removed_at`, in every file. Gives those that keep some of it.
@@ -392,7 +429,7 @@ impl Engine {
         if !self.analyst.purge().await? {
             waiting.push(INSIGHT_FILE.to_owned());
         }
-        if !self.on_alerts_file(alerts::purge_file).await? {
+        if !self.on_alerts_file(true, alerts::purge_file).await? {
             waiting.push(alerts::FILE.to_owned());
         }
         if waiting.is_empty() {
@@ -419,7 +456,7 @@ impl Engine {
                     let Some((_, others)) = announced.into_iter().find(|(other, _)| *other == ticket) else {
                         // The shared database was emptied.
                         announce(cluster, &mut notes, ticket).await?;
-                        return Ok(vec!["other nodes".to_owned()]);
+                        return Ok(vec![OTHER_NODES.to_owned()]);
                     };
                     if !others.is_empty() {
                         if note.step != Step::Others {
@@ -437,43 +474,31 @@ impl Engine {
 
     async fn on_alerts_file(
         &self,
+        without: bool,
         work: impl FnOnce(&Path) -> Result<bool, alerts::OutboxError> + Send + 'static,
     ) -> Result<bool, StoreError> {
+        if !self.erasures.has_files {
+            return Ok(without);
+        }
         let folder = PathBuf::from(&self.started_with.store.data);
         let done = tokio::task::spawn_blocking(move || work(&folder)).await.map_err(|error| StoreError::Write(error.to_string()))?;
         done.map_err(|error| StoreError::Write(error.to_string()))
     }
 
-    /// Of the row that will tell of it: the same at every try where another node may finish it.
-    fn id_of_erasure(&self, now: Timestamp) -> String {
-        match self.store {
-            Store::Cluster(_) => self.new_id(now),
-            Store::Embedded(_) | Store::Memory(_) => String::new(),
-        }
-    }
-
-    /// `id`: empty where each try has its own.
-    fn erasure_row(&self, tenant: &str, at: i64, id: &str) -> runguard_store::Row {
-        let row = self.admin_row(tenant, Timestamp::from_millis(at), runguard_core::row::Action::SessionErased, "");
-        if id.is_empty() { row } else { runguard_store::Row { id: id.to_owned(), ..row } }
-    }
-
     /// Goes on with what is noted.
     async fn go_on(&self, erasures: &Erasures) -> Result<(), StoreError> {
         let noted = erasures.notes.lock().await.all().to_vec();
-        let mut to_sweep = Vec::new();
+        let (mut to_sweep, mut failed) = (Vec::new(), None);
         for note in noted {
             let mut notes = erasures.notes.lock().await;
             // A caller may have gone on with it, or finished it, since: what is removed twice may be a new life.
             let Some(mut note) = notes.current(&note).filter(|note| !erasures.is_attended(note)) else { continue };
-            if self.has_gone_on(&note).await? {
-                // What had gone by then goes from the files; the new life stays.
-                tracing::warn!("an erasure that was asked for before a kill was not done: the session has gone on since; ask for it again");
-                notes.set_step(&mut note, Step::Overwrite).await?;
-            } else if self.remove(&mut notes, &mut note, false).await?.is_unfinished {
-                continue;
+            match self.go_on_with(&mut notes, &mut note).await {
+                Ok(true) => to_sweep.push(note),
+                Ok(false) => {}
+                // It holds up no other.
+                Err(error) => drop(failed.get_or_insert(error)),
             }
-            to_sweep.push(note);
         }
         let removed_at = Instant::now();
         let mut is_any_finished = false;
@@ -487,6 +512,32 @@ impl Engine {
         }
         if is_any_finished {
             tracing::info!("erasures that waited are finished");
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Whether it is gone from the log, and the files are to be rid of it.
+    async fn go_on_with(&self, notes: &mut Notes, note: &mut Note) -> Result<bool, StoreError> {
+        if self.has_gone_on(note).await? && !self.took_place(note).await? {
+            tracing::warn!("an erasure that was asked for before a kill was not done: the session has gone on since; ask for it again");
+            notes.remove(note).await?;
+            return Ok(false);
+        }
+        let removed = self.remove(notes, note, false).await?;
+        if !removed.is_known {
+            notes.remove(note).await?;
+        }
+        Ok(removed.is_known && !removed.is_unfinished)
+    }
+
+    /// Notes what this node finished for another one, which may never be back to announce it.
+    async fn note_finished(&self, cluster: &Cluster, erasures: &Erasures) -> Result<(), StoreError> {
+        let mut notes = erasures.notes.lock().await;
+        for Finished { tenant, session, row } in cluster.finished_for_others() {
+            if !notes.all().iter().any(|note| note.row == row.id) {
+                let mut note = notes.add(&tenant, Whose::Session(session), row.at, row.id).await?;
+                notes.set_step(&mut note, Step::Begun).await?;
+            }
         }
         Ok(())
     }
@@ -511,7 +562,7 @@ impl Engine {
 
 /// Finishes erasures that wait, also those of an earlier life of the service and of other nodes, as long as it runs.
 pub async fn finish(engine: std::sync::Arc<Engine>) {
-    let Some(erasures) = &engine.erasures else { return };
+    let erasures = &engine.erasures;
     let mut enrolled: Option<Instant> = None;
     // Said once, not every second.
     let mut is_troubled = false;
@@ -524,6 +575,7 @@ pub async fn finish(engine: std::sync::Arc<Engine>) {
                         tracing::info!("in answers to erasures this is {}", node_name(node));
                     }
                 }
+                engine.note_finished(cluster, erasures).await?;
                 engine.follow_others(cluster, erasures).await?;
             }
             engine.go_on(erasures).await

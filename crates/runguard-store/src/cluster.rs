@@ -28,6 +28,7 @@ mod unconfirmed;
 mod writer;
 
 pub use clock::SharedClock;
+pub use erasing::Finished;
 pub use link::{EntryId, agree_on_names, keep_names_used, names_used};
 pub(crate) use log::{ERASED_AT, GENERATION_AT};
 pub use log::{Imported, Positions};
@@ -781,6 +782,11 @@ impl Cluster {
 
     pub async fn erase_session(&self, tenant: &str, session: &str, row: Row) -> Result<Option<Erased>, StoreError> {
         taking::erase(&self.inner, tenant, session, row).await
+    }
+
+    /// Erasures that this node finished for others since this was last asked.
+    pub fn finished_for_others(&self) -> Vec<Finished> {
+        self.inner.erasing.take_finished()
     }
 
     /// This node is there, and knew these others. Gives all that are known.

@@ -297,15 +297,20 @@ impl Embedded {
 
     /// Takes a session out of the log and the states. What its bytes leave in the files goes with [`Embedded::purge`].
     pub async fn erase_session(&self, tenant: &str, session: &str, row: Row) -> Result<Option<Erased>, StoreError> {
+        self.erase_before(tenant, session, i64::MAX, row).await
+    }
+
+    /// The same; of its rows only those of until this time.
+    async fn erase_before(&self, tenant: &str, session: &str, before: i64, row: Row) -> Result<Option<Erased>, StoreError> {
         // The rows that go also carry what the session did to endpoints: that must be on disk before they go.
         self.flush().await?;
-        let mut erased = Erased { log_rows: 0, unfinished: None };
+        let mut erased = Erased { log_rows: 0, row: row.clone(), unfinished: None };
         let mut upto = u64::MAX;
         // Rows may come while it goes on. Those before the row that tells of the erasure are the session's old life, and go in
         // another round; after that row a new one begins.
         loop {
             let is_first = upto == u64::MAX;
-            match self.erase_round(tenant, session, &row, upto).await {
+            match self.erase_round(tenant, session, &row, (upto, before)).await {
                 Ok(Some((rows, seq))) => {
                     erased.log_rows += rows;
                     upto = if is_first { seq } else { upto };
@@ -322,10 +327,16 @@ impl Embedded {
 
     /// Takes the rows before `upto`; the first time the states as well. Gives how many rows there were, and the number of the one that tells
     /// of it. `None`: there was nothing.
-    async fn erase_round(&self, tenant: &str, session: &str, row: &Row, upto: u64) -> Result<Option<(usize, u64)>, StoreError> {
+    async fn erase_round(
+        &self,
+        tenant: &str,
+        session: &str,
+        row: &Row,
+        (upto, before): (u64, i64),
+    ) -> Result<Option<(usize, u64)>, StoreError> {
         let entry = self.inner.names.key(Family::Session, tenant, session);
         self.make_resident(&[entry]).await?;
-        let rows = self.rows_of_session(tenant, session, upto).await?;
+        let rows = self.rows_of_session(tenant, session, upto, before).await?;
         let is_first = upto == u64::MAX;
         let holds_nothing = || self.inner.shards.of(entry).map.get(&entry).is_none_or(|resident| resident.slots.is_empty());
         if rows.is_empty() && (!is_first || holds_nothing()) {
@@ -348,19 +359,19 @@ impl Embedded {
         Ok(Some((seqs.len(), seq)))
     }
 
-    /// The rows of a session before `upto`, with their effects.
-    async fn rows_of_session(&self, tenant: &str, session: &str, upto: u64) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
+    /// The rows of a session before `upto`, and of until a time, with their effects.
+    async fn rows_of_session(&self, tenant: &str, session: &str, upto: u64, before: i64) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
         let (tenant, session, names) = (tenant.to_owned(), session.to_owned(), self.inner.names);
         let upto = upto.min(i64::MAX as u64);
         self.blocking(move |connection| {
             let mut select = connection.prepare_cached(
                 "SELECT l.seq, l.effects FROM idx.sessions s JOIN main.log l ON l.seq = s.seq
-                 WHERE s.session = ?1 AND s.seq < ?5 AND l.tenant = ?2 AND l.session = ?3
+                 WHERE s.session = ?1 AND s.seq < ?5 AND l.at <= ?6 AND l.tenant = ?2 AND l.session = ?3
                  UNION ALL
-                 SELECT seq, effects FROM main.log WHERE seq > ?4 AND seq < ?5 AND tenant = ?2 AND session = ?3",
+                 SELECT seq, effects FROM main.log WHERE seq > ?4 AND seq < ?5 AND at <= ?6 AND tenant = ?2 AND session = ?3",
             )?;
             let indexed_upto = crate::embedded::query::indexed_upto(connection)?;
-            let values = rusqlite::params![names.session_number(&tenant, &session), tenant, session, indexed_upto, upto];
+            let values = rusqlite::params![names.session_number(&tenant, &session), tenant, session, indexed_upto, upto, before];
             let rows = select.query_map(values, |row| Ok((row.get(0)?, row.get::<_, Option<Vec<u8>>>(1)?.unwrap_or_default())))?;
             rows.collect()
         })

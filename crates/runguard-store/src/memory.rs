@@ -15,6 +15,7 @@ use runguard_core::row::{Kind, Row, RowCount, RowRef};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::watch;
 
 #[derive(Debug, Default)]
@@ -43,12 +44,14 @@ pub enum LogFault {
     AnswersLost,
     /// No rows can be removed.
     ErasesNothing,
+    /// Whoever removes rows waits for a connection.
+    ErasesLate,
 }
 
 impl MemoryTables {
     fn as_log(&self) -> Result<(), StoreError> {
         match self.log_fault {
-            LogFault::Sound | LogFault::AnswersLost | LogFault::ErasesNothing => Ok(()),
+            LogFault::Sound | LogFault::AnswersLost | LogFault::ErasesNothing | LogFault::ErasesLate => Ok(()),
             LogFault::Away => Err(StoreError::Read("the log is away".into())),
         }
     }
@@ -117,6 +120,11 @@ impl Memory {
         self.inner.lock().rows.iter().map(|kept| kept.row.clone()).collect()
     }
 
+    /// As the log of a simulated cluster: when a session was last erased.
+    pub fn erased_session(&self, tenant: &str, session: &str) -> Option<i64> {
+        self.inner.lock().erased.get(&Names::PLAIN.session_number(tenant, session)).copied()
+    }
+
     /// Which database the log was last built into.
     pub fn generation(&self) -> EntryId {
         self.inner.lock().positions.get(&GENERATION_AT).copied().unwrap_or_default()
@@ -182,9 +190,22 @@ impl Memory {
         Ok(ids.iter().map(|id| held.rows.iter().any(|kept| kept.row.id == *id)).collect())
     }
 
-    pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: Row, upto: u64) -> Result<usize, StoreError> {
+    pub(crate) async fn erase_rows(
+        &self,
+        (built, at): (u16, EntryId),
+        tenant: &str,
+        session: &str,
+        row: Row,
+        upto: u64,
+    ) -> Result<Option<usize>, StoreError> {
+        while self.inner.lock().log_fault == LogFault::ErasesLate {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         let mut held = self.inner.lock();
         held.as_log()?;
+        if held.positions.get(&built).copied().unwrap_or_default() != at {
+            return Ok(None);
+        }
         if held.log_fault == LogFault::ErasesNothing {
             return Err(StoreError::Write("the log removes nothing".into()));
         }
@@ -200,10 +221,10 @@ impl Memory {
         let log_rows = before - held.rows.len();
         let moved = EntryId { millis: held.last_seq + 1, number: 0 };
         held.positions.insert(ERASED_AT, moved);
-        if !held.rows.iter().any(|kept| kept.row.id == row.id) {
+        if !held.rows.iter().any(|kept| (&kept.row.id, kept.row.at) == (&row.id, row.at)) {
             self.inner.append(&mut held, row, Vec::new());
         }
-        Ok(log_rows)
+        Ok(Some(log_rows))
     }
 
     pub(crate) async fn erasures(&self) -> Result<Vec<(i64, i64)>, StoreError> {
@@ -288,8 +309,8 @@ impl Memory {
         for key in kept_answers {
             held.states.remove(&key);
         }
-        self.inner.append(&mut held, row, Vec::new());
-        Ok(Some(Erased { log_rows, unfinished: None }))
+        self.inner.append(&mut held, row.clone(), Vec::new());
+        Ok(Some(Erased { log_rows, row, unfinished: None }))
     }
 
     pub async fn flush(&self) -> Result<(), StoreError> {

@@ -16,7 +16,8 @@ pub use options::{OpenError, RedisOptions};
 
 use crate::cluster::SharedClock;
 use crate::cluster::link::{
-    About, CellName, Condition, EntryId, Link, LinkError, Met, NodesSeen, STATES_ANEW, Said, Swap, Swapped, Value, names_of, settle_chains,
+    About, CellName, Condition, EntryId, LATE, Link, LinkError, Met, NodesSeen, STATES_ANEW, Said, Swap, Swapped, Value, names_of,
+    settle_chains,
 };
 use crate::key::Names;
 use address::{Address, Kind};
@@ -44,8 +45,6 @@ const ERASING: &str = include_str!("redis/erasing.lua");
 const MOST_WAIT_MILLIS: u64 = 30_000;
 /// Between two looks for entries where the server cannot wait for us.
 const POLL: Duration = Duration::from_millis(20);
-/// A swap may arrive so much later than its sender waits for the answer: what clocks are apart.
-const LATE: Duration = Duration::from_millis(250);
 /// How long it is remembered how often a node has written; begun again with every look at the database.
 const WROTE_MILLIS: u64 = 7 * 24 * 3600 * 1000;
 /// How often a database that is being set up by another node is looked at again.

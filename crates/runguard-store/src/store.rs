@@ -88,6 +88,8 @@ pub struct Labelled<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Erased {
     pub log_rows: usize,
+    /// What tells of it in the log: another row than was asked for where it went on with an erasure that somebody had left.
+    pub row: Row,
     /// Something went, and not all of it yet: why. Nobody decides for the session on shared states until it is finished.
     pub unfinished: Option<String>,
 }

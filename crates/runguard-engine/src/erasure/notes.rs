@@ -5,11 +5,14 @@
 
 use super::Whose;
 use runguard_store::StoreError;
+use runguard_store::cluster::Place;
 use runguard_store::cluster::link::NodesSeen;
 use runguard_store::files::{UNFINISHED, write_whole};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Erasures that are not finished. Beyond it a further one is refused.
 const MOST: usize = 10_000;
@@ -17,6 +20,8 @@ const MOST: usize = 10_000;
 const NODE_FILE: &str = "node";
 /// Which nodes it knew, and when they were last heard of. Written anew when there are others, and once a day.
 const NODES_FILE: &str = "nodes";
+/// Ends the name of a note's file.
+const OF_NOTES: &str = ".json";
 const DAY_SECONDS: u64 = 24 * 3600;
 
 /// What is left to do.
@@ -39,8 +44,8 @@ pub(super) struct Note {
     pub(super) whose: Whose,
     pub(super) at: i64,
     pub(super) step: Step,
-    /// The id of the row that tells of it: where the log of a cluster has that row it is done, whoever did it.
-    /// Empty without other nodes, and in notes of earlier versions.
+    /// The id of the row that tells of it: where the log has that row it is done, whoever did it. Empty in notes of earlier versions, and in
+    /// those of what other nodes announced.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(super) row: String,
     /// The name of its file.
@@ -50,7 +55,7 @@ pub(super) struct Note {
 
 #[derive(Debug)]
 pub(super) struct Notes {
-    folder: PathBuf,
+    place: Place,
     /// Oldest first.
     all: Vec<Note>,
     nodes: NodesSeen,
@@ -60,39 +65,24 @@ pub(super) struct Notes {
 
 impl Notes {
     /// Reads what an earlier life of the service left.
-    pub(super) fn read(folder: PathBuf) -> Result<Self, StoreError> {
-        let unread = |error: std::io::Error| StoreError::Read(format!("{}: {error}", folder.display()));
-        let mut all: Vec<Note> = Vec::new();
-        // What cannot be read is learned anew.
-        let nodes: NodesSeen =
-            fs::read(folder.join(NODES_FILE)).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
-        let entries = match fs::read_dir(&folder) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(Self { folder, all, nodes: nodes.clone(), nodes_written: nodes });
-            }
-            Err(error) => return Err(unread(error)),
+    pub(super) fn read(place: Place) -> Result<Self, StoreError> {
+        let files = match &place {
+            Place::Folder(folder) => files_of(folder).map_err(|error| StoreError::Read(format!("{}: {error}", folder.display())))?,
+            Place::Memory(files) => lock(files).clone(),
         };
-        for entry in entries {
-            let path = entry.map_err(unread)?.path();
-            match path.extension().and_then(|extension| extension.to_str()) {
-                // A kill left it half written. What it was about stands as it did before.
-                Some(UNFINISHED) => drop(fs::remove_file(&path)),
-                Some("json") => {
-                    let number = path.file_stem().and_then(|stem| u64::from_str_radix(stem.to_str()?, 16).ok());
-                    let note = serde_json::from_str::<Note>(&fs::read_to_string(&path).map_err(unread)?);
-                    if let (Ok(note), Some(number)) = (note, number) {
-                        all.push(Note { number, ..note });
-                    } else {
-                        let what = "a note of an erasure cannot be read; erase the session again, and remove the file";
-                        tracing::error!(file = %path.display(), "{what}");
-                    }
-                }
-                _ => {}
+        // What cannot be read is learned anew.
+        let nodes: NodesSeen = files.get(NODES_FILE).and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
+        let mut all: Vec<Note> = Vec::new();
+        for (name, text) in files.iter().filter_map(|(name, text)| Some((name.strip_suffix(OF_NOTES)?, text))) {
+            if let (Ok(note), Ok(number)) = (serde_json::from_slice::<Note>(text), u64::from_str_radix(name, 16)) {
+                all.push(Note { number, ..note });
+            } else {
+                let what = "a note of an erasure cannot be read; erase the session again, and remove the file";
+                tracing::error!(file = format!("{name}{OF_NOTES}"), "{what}");
             }
         }
         all.sort_by_key(|note| note.at);
-        Ok(Self { folder, all, nodes: nodes.clone(), nodes_written: nodes })
+        Ok(Self { place, all, nodes: nodes.clone(), nodes_written: nodes })
     }
 
     pub(super) fn all(&self) -> &[Note] {
@@ -115,10 +105,14 @@ impl Notes {
                 "{MOST} erasures are not finished: a process that has the database open, or a node that is away, holds them up"
             )));
         }
-        let number = getrandom::u64().map_err(|error| StoreError::Write(error.to_string()))?;
+        let number = match self.place {
+            Place::Folder(_) => getrandom::u64().map_err(|error| StoreError::Write(error.to_string()))?,
+            // No chance is in a simulation.
+            Place::Memory(_) => self.all.iter().map(|note| note.number).max().unwrap_or(0) + 1,
+        };
         let note = Note { tenant: tenant.to_owned(), whose, at, step: Step::Remove, row, number };
         self.all.push(note.clone());
-        let written = self.write(&note).await;
+        let written = self.write(name_of(&note), &note).await;
         if written.is_err() {
             self.all.pop();
         }
@@ -130,22 +124,38 @@ impl Notes {
         // Another caller may have finished it meanwhile.
         let Some(known) = self.all.iter_mut().find(|known| known.number == note.number) else { return Ok(()) };
         *known = note.clone();
-        self.write(note).await
+        self.write(name_of(note), note).await
     }
 
     pub(super) async fn remove(&mut self, note: &Note) -> Result<(), StoreError> {
         self.all.retain(|known| known.number != note.number);
-        let path = self.path(note);
-        self.on_disk(move |_| match fs::remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            Ok(()) | Err(_) => Ok(()),
-        })
-        .await
+        let name = name_of(note);
+        match &self.place {
+            Place::Folder(folder) => {
+                let remove = move |folder: &Path| match fs::remove_file(folder.join(name)) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+                    Ok(()) | Err(_) => Ok(()),
+                };
+                on_disk(folder, remove).await
+            }
+            Place::Memory(files) => {
+                lock(files).remove(&name);
+                Ok(())
+            }
+        }
     }
 
     /// Who this node is; made when it is first asked.
     pub(super) async fn node(&self) -> Result<u64, StoreError> {
-        self.on_disk(|folder| {
+        let folder = match &self.place {
+            Place::Folder(folder) => folder,
+            // Each has one: whoever simulates it says which.
+            Place::Memory(files) => {
+                let number = lock(files).get(NODE_FILE).and_then(|text| Some(u64::from_be_bytes(text.as_slice().try_into().ok()?)));
+                return number.ok_or_else(|| StoreError::Read(format!("{NODE_FILE} is missing")));
+            }
+        };
+        on_disk(folder, |folder| {
             let path = folder.join(NODE_FILE);
             match fs::read_to_string(&path) {
                 Ok(text) => {
@@ -173,29 +183,59 @@ impl Notes {
         let is_due = latest(&nodes) >= latest(&self.nodes_written) + DAY_SECONDS || !nodes.keys().eq(self.nodes_written.keys());
         self.nodes = nodes;
         if is_due {
-            let text = serde_json::to_string(&self.nodes).map_err(|error| StoreError::Write(error.to_string()))?;
-            self.on_disk(move |folder| write_whole(&folder.join(NODES_FILE), text.as_bytes())).await?;
+            self.write(NODES_FILE.to_owned(), &self.nodes).await?;
             self.nodes_written = self.nodes.clone();
         }
         Ok(())
     }
 
-    fn path(&self, note: &Note) -> PathBuf {
-        self.folder.join(format!("{:016x}.json", note.number))
+    async fn write(&self, name: String, what: &(impl Serialize + Sync)) -> Result<(), StoreError> {
+        let text = serde_json::to_vec(what).map_err(|error| StoreError::Write(error.to_string()))?;
+        match &self.place {
+            Place::Folder(folder) => on_disk(folder, move |folder| write_whole(&folder.join(name), &text)).await,
+            Place::Memory(files) => {
+                lock(files).insert(name, text);
+                Ok(())
+            }
+        }
     }
+}
 
-    async fn write(&self, note: &Note) -> Result<(), StoreError> {
-        let text = serde_json::to_string(note).map_err(|error| StoreError::Write(error.to_string()))?;
-        let path = self.path(note);
-        self.on_disk(move |_| write_whole(&path, text.as_bytes())).await
-    }
+fn name_of(note: &Note) -> String {
+    format!("{:016x}{OF_NOTES}", note.number)
+}
 
-    /// A disk may let one wait: no thread that serves does.
-    async fn on_disk<R: Send + 'static>(&self, work: impl FnOnce(&Path) -> std::io::Result<R> + Send + 'static) -> Result<R, StoreError> {
-        let folder = self.folder.clone();
-        let work = move || work(&folder).map_err(|error| StoreError::Write(format!("{}: {error}", folder.display())));
-        tokio::task::spawn_blocking(work).await.map_err(|error| StoreError::Write(error.to_string()))?
+fn lock(files: &Mutex<BTreeMap<String, Vec<u8>>>) -> MutexGuard<'_, BTreeMap<String, Vec<u8>>> {
+    files.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Those that matter at the start. What a kill left half written goes: what it was about stands as it did before.
+fn files_of(folder: &Path) -> std::io::Result<BTreeMap<String, Vec<u8>>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        entries => entries?,
+    };
+    let mut files = BTreeMap::new();
+    for entry in entries {
+        let path = entry?.path();
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        if path.extension().is_some_and(|extension| extension == UNFINISHED) {
+            drop(fs::remove_file(&path));
+        } else if name == NODES_FILE || name.ends_with(OF_NOTES) {
+            files.insert(name.to_owned(), fs::read(&path)?);
+        }
     }
+    Ok(files)
+}
+
+/// A disk may let one wait: no thread that serves does.
+async fn on_disk<R: Send + 'static>(
+    folder: &Path,
+    work: impl FnOnce(&Path) -> std::io::Result<R> + Send + 'static,
+) -> Result<R, StoreError> {
+    let folder = folder.to_owned();
+    let work = move || work(&folder).map_err(|error| StoreError::Write(format!("{}: {error}", folder.display())));
+    tokio::task::spawn_blocking(work).await.map_err(|error| StoreError::Write(error.to_string()))?
 }
 
 #[cfg(test)]
@@ -206,14 +246,14 @@ mod tests {
     async fn notes_outlive_the_process() {
         let data = tempfile::tempdir().unwrap();
         let folder = data.path().join("erasing");
-        let mut notes = Notes::read(folder.clone()).unwrap();
+        let mut notes = Notes::read(Place::Folder(folder.clone())).unwrap();
         let mut note = notes.add("t", Whose::Session("s".into()), 5, "id".into()).await.unwrap();
         let other = notes.add("t", Whose::Key("0:1".into()), 4, String::new()).await.unwrap();
         notes.set_step(&mut note, Step::Others).await.unwrap();
         let node = notes.node().await.unwrap();
         fs::write(folder.join("0000000000000001.new"), "half").unwrap();
         fs::write(folder.join("0000000000000002.json"), "{").unwrap();
-        let mut again = Notes::read(folder.clone()).unwrap();
+        let mut again = Notes::read(Place::Folder(folder.clone())).unwrap();
         let known: Vec<(i64, Step)> = again.all().iter().map(|note| (note.at, note.step)).collect();
         assert_eq!(known, [(4, Step::Remove), (5, Step::Others)], "oldest first");
         let found = again.find("t", &Whose::Session("s".into())).unwrap();
@@ -226,7 +266,7 @@ mod tests {
         {
             again.set_nodes(nodes.iter().copied().collect()).await.unwrap();
             assert_eq!(again.nodes()[&1], nodes[0].1);
-            let kept = Notes::read(folder.clone()).unwrap();
+            let kept = Notes::read(Place::Folder(folder.clone())).unwrap();
             assert!((kept.nodes().len(), kept.nodes()[&1]) == (nodes.len(), written), "{kept:?} after {nodes:?}");
         }
         assert!(!folder.join("0000000000000001.new").exists());
@@ -234,6 +274,6 @@ mod tests {
         again.remove(&note).await.unwrap();
         again.remove(&other).await.unwrap();
         again.set_step(&mut note, Step::Overwrite).await.unwrap();
-        assert!(Notes::read(folder).unwrap().all().is_empty(), "what was finished meanwhile is not noted again");
+        assert!(Notes::read(Place::Folder(folder)).unwrap().all().is_empty(), "what was finished meanwhile is not noted again");
     }
 }

@@ -19,13 +19,16 @@ use runguard_guards::guard::{Moment, Place, Scope, budget};
 use runguard_guards::input::Input;
 use runguard_store::cluster::entry;
 use runguard_store::cluster::link::Put;
-use runguard_store::{Memory, Order, Row, RowFilter, RowWithEffects};
+use runguard_store::{Family, Memory, Names, Order, Row, RowFilter, RowWithEffects};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_128;
 
 const CLOCKS_APART: i64 = 1_000;
+/// The last node hears of an erasure within this time.
+const HEARD_WITHIN: Duration = Duration::from_secs(30);
 /// The cells in which the store notes how far it is with building states.
 pub(crate) const BUILT: u128 = 0;
 const CLOSED: u128 = 1;
@@ -91,6 +94,7 @@ pub(crate) async fn check(world: &World) -> Result<(), String> {
     replay_tape(world, &risks)?;
     repeated_requests(world, &risks).await?;
     erased_stays_erased(world).await?;
+    every_node_hears_of_what_was_erased(world).await?;
     states_are_what_the_log_says(world).await
 }
 
@@ -518,6 +522,36 @@ async fn erased_stays_erased(world: &World) -> Result<(), String> {
             if let Some(id) = back {
                 return Err(format!("{id} of {} was erased and is in {place} again", erasure.session));
             }
+        }
+    }
+    Ok(())
+}
+
+/// And of nothing else: what it has of a session in files of its own goes when it hears that it was erased.
+async fn every_node_hears_of_what_was_erased(world: &World) -> Result<(), String> {
+    let end = Instant::now() + HEARD_WITHIN;
+    while world.unfinished_erasures().iter().any(|notes| *notes > 0) {
+        if Instant::now() >= end {
+            return Err(format!("erasures are not finished: {:?}", world.unfinished_erasures()));
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let (told, record) = (world.told(), world.network.record());
+    let sessions: BTreeSet<(&str, &str)> = told.attempts.iter().map(|attempt| (&*attempt.tenant, &*attempt.session)).collect();
+    for (tenant, session) in sessions {
+        let key = Names::PLAIN.key(Family::Session, tenant, session).to_text();
+        let of_session = |erasure: &String| {
+            let mut parts = erasure.split(' ');
+            let at = parts.next()?.parse::<i64>().ok()?;
+            (parts.next() == Some(&*key)).then_some(at)
+        };
+        let announced = record.announced.iter().filter_map(of_session).max();
+        let erased = world.network.log.erased_session(tenant, session);
+        if announced.is_some() && erased < announced {
+            return Err(format!("nodes were told that {session} of {tenant} was erased at {announced:?}, it was at {erased:?}"));
+        }
+        if erased.is_some() && announced.is_none() {
+            return Err(format!("{session} of {tenant} was erased at {erased:?}, and nobody told the nodes"));
         }
     }
     Ok(())

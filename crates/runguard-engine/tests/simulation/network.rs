@@ -120,6 +120,8 @@ pub(crate) struct Record {
     pub(crate) owners: BTreeMap<String, u64>,
     /// The sessions whose rows changed a cell, with their tenants.
     pub(crate) sessions_of: BTreeMap<u128, BTreeSet<(String, String)>>,
+    /// Erasures of which all nodes were told, as they are called.
+    pub(crate) announced: BTreeSet<String>,
     replica: Option<(Replica, usize)>,
     /// What the server would come back with, and how long the tape was.
     saved: Option<(Replica, usize)>,
@@ -170,6 +172,7 @@ impl Network {
             generation_said: EntryId::default(),
             owners: BTreeMap::new(),
             sessions_of: BTreeMap::new(),
+            announced: BTreeSet::new(),
             replica: None,
             saved: None,
             trace: DefaultHasher::new(),
@@ -729,6 +732,9 @@ impl Link for Line {
     }
 
     async fn say_of_erasures(&self, node: u64, said: Said) -> Result<(), LinkError> {
+        if let Said::Announced(erasure) = &said {
+            self.network.record().announced.insert(erasure.clone());
+        }
         self.plain(move |link| {
             let said = said.clone();
             async move { link.say_of_erasures(node, said).await }

@@ -4,6 +4,7 @@ use crate::books;
 use crate::chance::Chance;
 use crate::network::{BEGINNING, Life, Line, Network, Version, Weather};
 use runguard_engine::engine::{RULES, fingerprint};
+use runguard_engine::erasure::THE_LOG;
 use runguard_engine::settings::{Settings, check_text};
 use runguard_engine::{AuthorisedRequest, Clock, Engine, EngineError, EngineOptions, Idempotency, KeyRing, Outcome};
 use runguard_guards::answer::Shape;
@@ -65,6 +66,11 @@ const LAST_MESSAGE: Duration = Duration::from_millis(2_500);
 const FINISHED_WITHIN: Duration = Duration::from_secs(15);
 /// Sessions of this beginning are erased now and then.
 pub(crate) const ERASABLE: &str = "gone";
+
+/// As a node finds it that was never started.
+fn notes_of(node: usize) -> Place {
+    Place::Memory(Arc::new(Mutex::new([("node".to_owned(), (node as u64 + 1).to_be_bytes().to_vec())].into())))
+}
 
 pub(crate) fn route(path: &str) -> &'static Route {
     ROUTES.iter().find(|route| route.path == path).unwrap()
@@ -181,12 +187,16 @@ struct Node {
     disk: Memory,
     /// The part of it where entries lie that may have to be sent again.
     shelf: Place,
+    /// And where it notes erasures that are not finished.
+    notes: Place,
     /// What is started next.
     version: Version,
     life: Arc<Life>,
     engine: Option<Arc<Engine>>,
     starting: Option<AbortHandle>,
     callers: Vec<AbortHandle>,
+    /// Goes on with erasures.
+    finishing: Option<AbortHandle>,
 }
 
 #[derive(Debug)]
@@ -272,8 +282,9 @@ impl World {
         for node in 0..count {
             let version = if is_mixed && versions.in_thousand(700) { Version::Before } else { Version::This };
             let life = world.life(node, version);
-            let born =
-                Node { disk: Memory::alone(), shelf: Place::default(), version, life, engine: None, starting: None, callers: Vec::new() };
+            let (disk, shelf, callers) = (Memory::alone(), Place::default(), Vec::new());
+            let notes = notes_of(node);
+            let born = Node { disk, shelf, notes, version, life, engine: None, starting: None, callers, finishing: None };
             world.nodes().push(born);
             world.start(node);
         }
@@ -332,6 +343,15 @@ impl World {
         self.nodes().iter().flat_map(read).collect()
     }
 
+    /// Of every node how many erasures are noted that are not finished.
+    pub(crate) fn unfinished_erasures(&self) -> Vec<usize> {
+        let read = |node: &Node| match &node.notes {
+            Place::Memory(files) => files.lock().unwrap().keys().filter(|name| name.contains(".json")).count(),
+            Place::Folder(_) => 0,
+        };
+        self.nodes().iter().map(read).collect()
+    }
+
     pub(crate) fn engines(&self) -> Vec<Arc<Engine>> {
         self.nodes().iter().filter_map(|node| node.engine.clone()).collect()
     }
@@ -361,8 +381,10 @@ impl World {
                 let life = world.life(node, version);
                 world.nodes()[node].life = life.clone();
                 if let Ok(engine) = world.join(&life).await {
+                    let engine = Arc::new(engine);
+                    let finishing = tokio::spawn(runguard_engine::erasure::finish(engine.clone())).abort_handle();
                     let mut nodes = world.nodes();
-                    (nodes[node].engine, nodes[node].starting) = (Some(Arc::new(engine)), None);
+                    (nodes[node].engine, nodes[node].starting, nodes[node].finishing) = (Some(engine), None, Some(finishing));
                     drop(nodes);
                     world.network.trace(("started", node));
                     return;
@@ -392,6 +414,7 @@ impl World {
             seed: Chance::new(self.seed, 100 + life.number).next(),
         };
         let disk = self.nodes()[life.node].disk.clone();
+        let notes = self.nodes()[life.node].notes.clone();
         let log = LogKept::Memory(self.network.log.clone(), disk);
         let cluster = Cluster::join(Line::new(&self.network, life), log, options, RULES).await.map_err(|error| error.to_string())?;
         let options = EngineOptions {
@@ -400,7 +423,7 @@ impl World {
             keys: KeyRing::default(),
             seed: Some(Chance::new(self.seed, 1_000_000 + life.number).next()),
         };
-        Engine::simulated(Store::Cluster(cluster), options).await.map_err(|error| error.to_string())
+        Engine::simulated(Store::Cluster(cluster), options, notes).await.map_err(|error| error.to_string())
     }
 
     /// Everything of the node is gone but its disk, whatever it was doing.
@@ -414,6 +437,7 @@ impl World {
         let running = dying.callers.iter().filter(|caller| !caller.is_finished());
         let cut_off = running.map(AbortHandle::abort).count();
         dying.callers.clear();
+        dying.finishing.take().inspect(AbortHandle::abort);
         let (engine, life) = (dying.engine.take(), dying.life.number);
         drop(nodes);
         drop(engine);
@@ -756,7 +780,7 @@ impl World {
         let ended = self.network.database.millis();
         let mut told = self.told();
         let heard = match &erased {
-            Ok(Some(erasure)) if !erasure.waiting.is_empty() => Heard::Begun,
+            Ok(Some(erasure)) if erasure.waiting.iter().any(|what| what == THE_LOG) => Heard::Begun,
             Ok(_) => Heard::Done,
             Err(_) => Heard::Refused,
         };

@@ -11,6 +11,7 @@ mod postgres_server;
 #[path = "../../../runguard-store/tests/common/redis_server.rs"]
 mod redis_server;
 
+mod erasures;
 mod history;
 mod racing;
 mod steps;

@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
-const NOW: i64 = 1_700_000_000_000;
+pub(crate) const NOW: i64 = 1_700_000_000_000;
 const TASKS: usize = 64;
 const SESSIONS: usize = 4;
 
-async fn ask(engine: &Engine, path: &str, body: &Value, key: Option<&str>) -> Result<Answered, EngineError> {
+pub(crate) async fn ask(engine: &Engine, path: &str, body: &Value, key: Option<&str>) -> Result<Answered, EngineError> {
     let route = ROUTES.iter().find(|route| route.path == path).unwrap();
     let body = body.to_string();
     let input = Input::read(body.as_bytes(), route.fields).unwrap();

@@ -30,7 +30,7 @@ fn unused_number() -> u64 {
 
 /// Real servers, for as long as this lives.
 pub(crate) struct Servers {
-    redis: RedisServer,
+    pub(crate) redis: RedisServer,
     postgres: Arc<PostgresServer>,
 }
 
@@ -40,13 +40,13 @@ impl Servers {
     }
 
     /// Until so many nodes have said that they are there: who has not is told of no erasure.
-    fn wait_for_nodes(&self, prefix: &str, nodes: usize) {
+    pub(crate) fn wait_for_nodes(&self, prefix: &str, nodes: usize) {
         let known = format!("{prefix}:{{meta}}:nodes");
         wait_until("every node is known to the others", || self.redis.cli(&["ZCARD", &known]).trim() == nodes.to_string());
     }
 
     /// States in a corner of Redis that nobody has used.
-    fn state(&self, settings: &mut Settings) {
+    pub(crate) fn state(&self, settings: &mut Settings) {
         settings.store.state = self.redis.url();
         settings.store.prefix = format!("c{}", unused_number());
         // No machine is so busy: a store that goes on alone would be another test.
@@ -54,7 +54,7 @@ impl Servers {
     }
 
     /// A log in a schema of its own.
-    fn log(&self, settings: &mut Settings) {
+    pub(crate) fn log(&self, settings: &mut Settings) {
         let schema = format!("s{}", unused_number());
         self.postgres.sql("postgres", &format!("CREATE SCHEMA {schema}"));
         settings.log.database = format!("{}?options=-c%20search_path%3D{schema}", self.postgres.url("postgres"));
@@ -71,15 +71,19 @@ pub(crate) struct System {
     _folders: Vec<TempDir>,
 }
 
-async fn node(mut settings: Settings, seed: u64, store: Option<Store>) -> (Arc<Engine>, TempDir) {
+async fn node(settings: Settings, seed: u64, store: Option<Store>) -> (Arc<Engine>, TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    settings.store.data = folder.path().to_string_lossy().into_owned();
+    (node_in(folder.path(), settings, seed, store).await, folder)
+}
+
+pub(crate) async fn node_in(folder: &Path, mut settings: Settings, seed: u64, store: Option<Store>) -> Arc<Engine> {
+    settings.store.data = folder.to_string_lossy().into_owned();
     let store = match store {
         Some(store) => store,
         None => shared::open(&settings).await.unwrap(),
     };
     let options = EngineOptions { clock: Clock::Virtual, settings, keys: KeyRing::default(), seed: Some(seed) };
-    (Arc::new(Engine::new(store, options).await.unwrap()), folder)
+    Arc::new(Engine::new(store, options).await.unwrap())
 }
 
 impl System {

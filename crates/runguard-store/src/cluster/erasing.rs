@@ -8,9 +8,9 @@
 //! ([`Stage::Going`]) it is finished, whatever becomes of its node: another one takes it over, and the session is not decided for until that is
 //! done. What goes, and in which order: [`taking`](super::taking).
 
-use crate::cluster::link::{CellName, LinkError, Put, Swap, SwapCell, Swapped, Token, Value};
+use crate::cluster::link::{CellName, LATE, LinkError, Put, Swap, SwapCell, Swapped, Token, Value};
 use crate::cluster::recovery::{FOREVER_MILLIS, PULSE, say_what_waits};
-use crate::cluster::{CATCH_UP, Inner, taking};
+use crate::cluster::{CATCH_UP_HELD, Inner, taking};
 use crate::error::StoreError;
 use crate::key::{Family, Key};
 use crate::store::Cell;
@@ -18,21 +18,21 @@ use runguard_core::row::{Kind, Row};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// Where it is said which sessions are being erased: no state's name has this number.
 const ERASING: u128 = 7;
-/// Whoever erases says so again and again; of one who died it holds for this time.
+/// Whoever erases says so again and again; of one who died it holds for this time, and for as long as a command may be under way.
 const HELD_FOR_MILLIS: i64 = 10_000;
 const HOLD_AGAIN: Duration = Duration::from_secs(3);
-/// So much of it is left when something begins to go: a command that says so arrives before.
-const LEFT_MILLIS: i64 = 2_000;
 /// That a session was erased stays said so long, and nodes, which look more often than that, remember it for longer than anything that was
 /// decided before is under way.
 const SAID_FOR_MILLIS: i64 = 6_000;
 const KNOWN_FOR_MILLIS: i64 = 60_000;
+/// Erasures finished for others that nobody has asked for. A node notes them every second.
+const MOST_FINISHED: usize = 10_000;
 /// Between two looks whether it is over.
 const LOOK: Duration = Duration::from_millis(10);
 /// How long an erasure waits for another one of the same session.
@@ -75,6 +75,15 @@ pub(super) struct Going {
 
 type Marks = BTreeMap<u128, Mark>;
 
+/// An erasure that a node went on with for another one: what is in the files of all of them is yet to go.
+#[derive(Debug, Clone)]
+pub struct Finished {
+    pub tenant: String,
+    pub session: String,
+    /// It tells of it in the log.
+    pub row: Row,
+}
+
 /// As this node last saw it.
 #[derive(Debug, Default)]
 pub(crate) struct Erasing {
@@ -84,10 +93,16 @@ pub(crate) struct Erasing {
     fences: AtomicU64,
     looked_at: AtomicI64,
     looking: tokio::sync::Mutex<()>,
+    finished: Mutex<Vec<Finished>>,
 }
 
 pub(super) fn cell() -> CellName {
     CellName::new(0, ERASING)
+}
+
+/// Whether a row is of a session that was erased after it was decided. What operators did stays: it is of no session.
+pub(super) fn is_taken(row: &Row, erased_at: impl FnOnce() -> Option<i64>) -> bool {
+    row.kind != Kind::Admin && erased_at().is_some_and(|at| row.at <= at)
 }
 
 fn read(found: Option<&(Token, Vec<u8>)>) -> Marks {
@@ -162,20 +177,30 @@ impl Erasing {
         times.map(|mark| mark.at.saturating_add(1)).max().unwrap_or(NEVER)
     }
 
-    /// Whether a row is of a session that was erased after it was decided.
+    /// Whether one of the erasures that this node knows of took a row: those since the log was last asked.
     pub(super) fn took(&self, inner: &Inner, row: &Row) -> bool {
-        let at = |mark: &Mark| row.at <= mark.at;
         let number = || inner.names.key(Family::Session, &row.tenant, &row.session).hash;
-        self.is_any() && row.kind != Kind::Admin && self.marks().get(&number()).is_some_and(at)
+        self.is_any() && is_taken(row, || self.marks().get(&number()).map(|mark| mark.at))
     }
 
     /// What goes, and whose node says nothing more.
-    fn left(&self) -> Vec<(u128, Going)> {
+    fn left(&self) -> Vec<u128> {
         let looked_at = self.looked_at.load(Ordering::Acquire);
         let marks = self.marks();
-        let left = marks.iter().filter(|(_, mark)| mark.is_left(looked_at));
-        left.filter_map(|(session, mark)| if let Stage::Going(going) = &mark.stage { Some((*session, going.clone())) } else { None })
-            .collect()
+        let left = marks.iter().filter(|(_, mark)| mark.is_left(looked_at) && mark.going().is_some());
+        left.map(|(session, _)| *session).collect()
+    }
+
+    /// This node went on with it to the end, though nobody here had asked for it.
+    pub(super) fn finished(&self, erasure: Finished) {
+        let mut finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
+        if finished.len() < MOST_FINISHED {
+            finished.push(erasure);
+        }
+    }
+
+    pub(super) fn take_finished(&self) -> Vec<Finished> {
+        std::mem::take(&mut *self.finished.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -183,6 +208,14 @@ impl Mark {
     /// Whether it matters to somebody who looks `millis` later than what it tells of.
     fn is_known(&self, now: i64, millis: i64) -> bool {
         matches!(self.stage, Stage::Going(_)) || self.at.max(self.until).saturating_add(millis) > now
+    }
+
+    /// What is to be finished.
+    fn going(&self) -> Option<&Going> {
+        match &self.stage {
+            Stage::Going(going) => Some(going),
+            Stage::Asked | Stage::Over => None,
+        }
     }
 
     /// Its node says nothing more.
@@ -237,12 +270,12 @@ pub(super) async fn run(inner: &Arc<Inner>) {
     let mut said = None;
     loop {
         tokio::time::sleep(PULSE).await;
-        for (session, going) in inner.erasing.left() {
+        for session in inner.erasing.left() {
             // Before the fence is moved for it: as long as the log is behind nothing can be done.
-            if inner.health.is_away() || !inner.caught_up(CATCH_UP).await {
+            if inner.health.is_away() || !inner.caught_up(CATCH_UP_HELD).await {
                 break;
             }
-            match taking::finish(inner, Key { family: Family::Session, hash: session }, going).await {
+            match taking::finish(inner, Key { family: Family::Session, hash: session }).await {
                 Ok(()) => said = None,
                 Err(error) => {
                     let error = error.to_string();
@@ -262,6 +295,8 @@ pub(super) struct Held {
     inner: Arc<Inner>,
     session: Key,
     by: Token,
+    /// What it goes on with: somebody else had left it.
+    left: OnceLock<Going>,
     /// Something goes.
     is_going: AtomicBool,
     is_over: AtomicBool,
@@ -285,12 +320,22 @@ pub(super) enum Hold {
     IfLeft,
 }
 
-/// Nobody decides for a session from here on, and what was under way for it does nothing. With it is told whether somebody else erased it
-/// meanwhile. `None`: there is nothing to hold.
-pub(super) async fn hold(inner: &Arc<Inner>, session: Key, wanted: Hold) -> Result<Option<(Held, bool)>, StoreError> {
+/// How long a command that is sent now may be under way.
+fn under_way_millis(inner: &Inner) -> i64 {
+    i64::try_from((inner.options.patience + LATE).as_millis()).unwrap_or(i64::MAX / 4)
+}
+
+/// For a time whoever erases holds a session; then it is said again.
+fn held_for_millis(inner: &Inner) -> i64 {
+    HELD_FOR_MILLIS + under_way_millis(inner)
+}
+
+/// Nobody else erases this session from here on. `None`: there is nothing to hold.
+pub(super) async fn hold(inner: &Arc<Inner>, session: Key, wanted: Hold) -> Result<Option<Held>, StoreError> {
     let is = |is| AtomicBool::new(is);
-    let held = Held { inner: inner.clone(), session, by: inner.token(), is_going: is(false), is_over: is(false), seen: u64::MAX.into() };
-    let (began, mut has_waited) = (Instant::now(), false);
+    let (by, left, seen) = (inner.token(), OnceLock::new(), u64::MAX.into());
+    let held = Held { inner: inner.clone(), session, by, left, is_going: is(false), is_over: is(false), seen };
+    let began = Instant::now();
     while !held.begin(wanted).await.map_err(not_written)? {
         if wanted == Hold::IfLeft {
             held.is_over.store(true, Ordering::Release);
@@ -300,11 +345,9 @@ pub(super) async fn hold(inner: &Arc<Inner>, session: Key, wanted: Hold) -> Resu
             held.is_over.store(true, Ordering::Release);
             return Err(StoreError::NotErased(NOT_IN_TURN.into()));
         }
-        has_waited = true;
         tokio::time::sleep(LOOK).await;
     }
-    inner.link.fence().await.map_err(not_written)?;
-    Ok(Some((held, has_waited)))
+    Ok(Some(held))
 }
 
 fn not_written(error: LinkError) -> StoreError {
@@ -312,6 +355,16 @@ fn not_written(error: LinkError) -> StoreError {
 }
 
 impl Held {
+    /// Nobody decides for the session from here on, and what was under way for it does nothing.
+    pub(super) async fn shut(&self) -> Result<(), StoreError> {
+        self.inner.link.fence().await.map_err(not_written)
+    }
+
+    /// What somebody had left, and this goes on with.
+    pub(super) fn left(&self) -> Option<&Going> {
+        self.left.get()
+    }
+
     /// Not of a database whose states are being built: rows are still sent to it again.
     async fn found(&self) -> Result<Value, LinkError> {
         let _gate = self.inner.built().await?;
@@ -346,12 +399,12 @@ impl Held {
 
     /// `false`: it is another's turn.
     async fn begin(&self, wanted: Hold) -> Result<bool, LinkError> {
-        let is_going = AtomicBool::new(false);
+        let going = Mutex::new(None);
         let begun = self
             .write(|before, now| {
-                let until = now + HELD_FOR_MILLIS;
-                let left_going = before.filter(|mark| matches!(mark.stage, Stage::Going(_)) && (mark.is_left(now) || mark.by == self.by));
-                is_going.store(left_going.is_some(), Ordering::Relaxed);
+                let until = now + held_for_millis(&self.inner);
+                let left_going = before.filter(|mark| mark.is_left(now) || mark.by == self.by).filter(|mark| mark.going().is_some());
+                *going.lock().unwrap_or_else(PoisonError::into_inner) = left_going.and_then(Mark::going).cloned();
                 if let Some(left) = left_going {
                     return Some(Next::Is(Mark { until, by: self.by, ..left.clone() }));
                 }
@@ -360,7 +413,10 @@ impl Held {
                 (is_free && wanted == Hold::InTurn).then_some(Next::Is(mark))
             })
             .await?;
-        self.is_going.store(is_going.into_inner(), Ordering::Release);
+        if let Some(going) = going.into_inner().unwrap_or_else(PoisonError::into_inner).filter(|_| begun) {
+            self.is_going.store(true, Ordering::Release);
+            self.left.get_or_init(|| going);
+        }
         Ok(begun)
     }
 
@@ -375,7 +431,7 @@ impl Held {
 
     /// Says it for a while longer. `false`: it was not said in time, and others decide again, or another erasure has taken its place.
     async fn hold_on(&self) -> Result<bool, LinkError> {
-        let again = |mark: &Mark, now| Next::Is(Mark { until: now + HELD_FOR_MILLIS, ..mark.clone() });
+        let again = |mark: &Mark, now| Next::Is(Mark { until: now + held_for_millis(&self.inner), ..mark.clone() });
         self.write(|before, now| self.kept(before, now, 0).map(|mark| again(mark, now))).await
     }
 
@@ -385,9 +441,11 @@ impl Held {
         let was_going = self.is_going.swap(true, Ordering::AcqRel);
         let next = |mark: &Mark, now| {
             let stage = Stage::Going(going.clone());
-            Next::Is(Mark { at: at.max(mark.at), until: now + HELD_FOR_MILLIS, by: self.by, stage })
+            Next::Is(Mark { at: at.max(mark.at), until: now + held_for_millis(&self.inner), by: self.by, stage })
         };
-        match self.write(|before, now| self.kept(before, now, LEFT_MILLIS).map(|mark| next(mark, now))).await {
+        // The command that says so arrives, or does nothing, before another node may take it for given up.
+        let left_millis = under_way_millis(&self.inner) + APART_MILLIS;
+        match self.write(|before, now| self.kept(before, now, left_millis).map(|mark| next(mark, now))).await {
             Ok(true) => Ok(()),
             Ok(false) => {
                 self.is_going.store(was_going, Ordering::Release);
@@ -449,7 +507,9 @@ impl Held {
     /// Nothing is left, and the session is decided for again.
     pub(super) async fn is_done(&self) -> Result<(), StoreError> {
         let over = |mark: &Mark, now| Next::Is(Mark { until: now, stage: Stage::Over, ..mark.clone() });
-        self.write(|before, now| self.kept(before, now, 0).map(|mark| over(mark, now))).await.map_err(not_written)?;
+        if !self.write(|before, now| self.kept(before, now, 0).map(|mark| over(mark, now))).await.map_err(not_written)? {
+            return Err(StoreError::NotErased(LOST.into()));
+        }
         self.is_over.store(true, Ordering::Release);
         Ok(())
     }
@@ -482,7 +542,8 @@ impl Drop for Held {
         }
         let is = |is| AtomicBool::new(is);
         let (inner, session, by) = (self.inner.clone(), self.session, self.by);
-        let left = Self { inner, session, by, is_going: is(self.is_going()), is_over: is(true), seen: u64::MAX.into() };
+        let left = OnceLock::new();
+        let left = Self { inner, session, by, left, is_going: is(self.is_going()), is_over: is(true), seen: u64::MAX.into() };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move { drop(left.give_up().await) });
         }

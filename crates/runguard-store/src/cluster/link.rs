@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::path::Path;
+use std::time::Duration;
 
 /// Changes with every write of a cell and is never used twice. 0: the cell does not exist.
 pub type Token = u64;
@@ -285,6 +286,9 @@ pub struct Condition {
     /// It says that it keeps no append-only file: started again, it is as old as its last snapshot, or empty.
     pub without_aof: bool,
 }
+
+/// A swap may arrive so much later than its sender waits for the answer: what clocks are apart.
+pub const LATE: Duration = Duration::from_millis(250);
 
 /// Nodes that confirm erasures, and when they were last heard of: in seconds, by the database's clock.
 pub type NodesSeen = BTreeMap<u64, u64>;

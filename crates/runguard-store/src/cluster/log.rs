@@ -25,6 +25,10 @@ pub enum Imported {
 /// No partition has this number: the generation is kept in its place.
 pub(crate) const GENERATION_AT: u16 = u16::MAX;
 
+fn generation_at(generation: u64) -> (u16, EntryId) {
+    (GENERATION_AT, EntryId { millis: as_kept(generation), number: 0 })
+}
+
 /// Nor this one: it moves with every erasure. Whoever imports says from where, so nothing comes in that an erasure took meanwhile.
 pub(crate) const ERASED_AT: u16 = u16::MAX - 1;
 
@@ -98,9 +102,9 @@ impl ClusterLog {
         Ok(each!(self, log => log.position_of(GENERATION_AT).await)?.millis)
     }
 
-    pub(crate) async fn set_generation(&self, generation: u64) -> Result<(), StoreError> {
-        let at = EntryId { millis: as_kept(generation), number: 0 };
-        self.import(&[], Vec::new(), &[(GENERATION_AT, at)]).await.map(drop)
+    /// The states were built from the log as it is since its erasures were there.
+    pub(crate) async fn set_generation(&self, generation: u64, erased_at: Option<(u16, EntryId)>) -> Result<Imported, StoreError> {
+        self.import(erased_at.as_slice(), Vec::new(), &[generation_at(generation)]).await
     }
 
     /// Which of these decisions are in the log.
@@ -109,12 +113,21 @@ impl ClusterLog {
     }
 
     /// Removes the rows of a session up to this one, and appends the one that says so, once. Of a node's own copy the streams tell.
-    pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: RowWithEffects, upto: u64) -> Result<usize, StoreError> {
+    /// `None`: states were built from the log since that was last `built`, and nothing was removed.
+    pub(crate) async fn erase_rows(
+        &self,
+        tenant: &str,
+        session: &str,
+        row: RowWithEffects,
+        upto: u64,
+        built: u64,
+    ) -> Result<Option<usize>, StoreError> {
+        let built = generation_at(built);
         match self {
             #[cfg(feature = "postgres")]
-            Self::Postgres(log) => log.erase_session(tenant, session, row, upto).await,
-            Self::Local(_) => Ok(0),
-            Self::Memory(log) => log.erase_rows(tenant, session, row.row, upto).await,
+            Self::Postgres(log) => log.erase_session(&[built], tenant, session, row, upto).await,
+            Self::Local(_) => Ok(Some(0)),
+            Self::Memory(log) => log.erase_rows(built, tenant, session, row.row, upto).await,
         }
     }
 

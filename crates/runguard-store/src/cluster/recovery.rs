@@ -10,13 +10,13 @@ use crate::cluster::erasing;
 use crate::cluster::homecoming::cells_of;
 use crate::cluster::importer::{self, import_once};
 use crate::cluster::link::{About, CellName, EntryId, LinkError, OTHER_SECRET, Put, Swap, SwapCell, Swapped, Value};
-use crate::cluster::log::{Positions, as_kept};
+use crate::cluster::log::{Imported, Positions, as_kept};
 use crate::cluster::unconfirmed::{Progress, page_of};
 use crate::cluster::{CATCH_UP, Inner, Noted, endpoint_note, from_the_start};
 use crate::error::StoreError;
 use crate::key::{Family, Names};
 use crate::log::{RowWithEffects, happened};
-use runguard_core::row::{Kind, Row};
+use runguard_core::row::Row;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -357,12 +357,11 @@ impl Erasures {
         *known = at.max(*known);
     }
 
-    /// What operators did stays: it is of no session.
     pub(crate) fn took(&self, row: &Row) -> bool {
-        let is_before = |number: i64| self.0.get(&number).is_some_and(|erased_at| row.at <= *erased_at);
-        !self.0.is_empty()
-            && row.kind != Kind::Admin
-            && (is_before(self.1.session_number(&row.tenant, &row.session)) || is_before(Names::row_number(&row.id)))
+        let at = |number: i64| self.0.get(&number).copied();
+        // Of a clock that was far ahead the log knows the row itself.
+        let erased_at = || at(self.1.session_number(&row.tenant, &row.session)).max(at(Names::row_number(&row.id)));
+        !self.0.is_empty() && erasing::is_taken(row, erased_at)
     }
 
     /// The entry as it may be sent, if anything of it may.
@@ -487,13 +486,12 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
         // Nobody has decided anything yet, as far as anybody knows.
         note_settled(inner, inner.link.server_run()).await?;
     }
-    // Whoever had begun before the states were lost may have erased rows that were read.
-    if inner.log.erased_at().await.map_err(unreadable)? != erased_at {
+    // Before the note: whoever finds it finds the log to agree. From here on nobody erases rows who had begun before the states were lost;
+    // until here somebody may have erased what was read.
+    if inner.log.set_generation(generation, erased_at).await.map_err(unreadable)? == Imported::Overtaken {
         begin_anew(inner, generation).await?;
         return Err(LinkError::emptied());
     }
-    // Before the note: whoever finds it finds the log to agree.
-    inner.log.set_generation(generation).await.map_err(unreadable)?;
     let note = Put::Set { token: inner.token(), state: generation.to_be_bytes().to_vec(), keep_millis: FOREVER_MILLIS };
     let cell = SwapCell { name: CellName::new(0, BUILT), expect: noted, put: note };
     match inner.swap(vec![Swap { partition: 0, cells: vec![cell], entry: Vec::new() }]).await?.pop() {

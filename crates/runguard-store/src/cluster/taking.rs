@@ -5,8 +5,8 @@
 //! first state on it is finished, whoever does it: as long as some of it is there, the rows say what else there is.
 
 use crate::cluster::entry::{self, decode_row, encode_row};
-use crate::cluster::erasing::{APART_MILLIS, Going, Held, Hold, hold};
-use crate::cluster::link::{CellName, Put, Swap, SwapCell, Swapped};
+use crate::cluster::erasing::{APART_MILLIS, Finished, Going, Held, Hold, hold};
+use crate::cluster::link::{CellName, EntryId, Put, Swap, SwapCell, Swapped};
 use crate::cluster::{
     CATCH_UP_HELD, FLUSH, Inner, LOG_BEHIND, ROWS_OF_SESSION, TOMBSTONE_MILLIS, claim_of, foreign_cells_of, read_foreign_cells, recovery,
 };
@@ -26,6 +26,8 @@ const AT_ONCE: usize = 500;
 /// How long a stream at its bound is waited for.
 const ROOM: Duration = Duration::from_secs(5);
 
+const STATES_ANEW: &str = "the states of the shared database are built anew; try again";
+
 /// Whose everything goes.
 #[derive(Debug, Clone, Copy)]
 struct Whose<'a> {
@@ -37,6 +39,8 @@ struct Whose<'a> {
 /// What its rows tell of: the last of them, how many there are, the latest of their times, and where their states are.
 #[derive(Debug, Default)]
 struct Found {
+    /// Where the log's erasures were before the first look.
+    erased_at: Option<(u16, EntryId)>,
     upto: Option<u64>,
     rows: usize,
     latest: i64,
@@ -44,6 +48,16 @@ struct Found {
 }
 
 impl Found {
+    async fn begin(inner: &Inner) -> Result<Self, StoreError> {
+        Ok(Self { erased_at: inner.log.erased_at().await?, ..Self::default() })
+    }
+
+    /// All that there is, also where another erasure took some of what was seen.
+    async fn or_anew(self, inner: &Inner) -> Result<Self, StoreError> {
+        let anew = Self::begin(inner).await?;
+        Ok(if anew.erased_at == self.erased_at { self } else { anew })
+    }
+
     /// Looks through the rows that were not seen before.
     async fn look_on(&mut self, inner: &Inner, Whose { tenant, session, entry }: Whose<'_>) -> Result<(), StoreError> {
         let filter = RowFilter { tenant: Some(tenant.into()), session: Some(session.into()), ..RowFilter::default() };
@@ -86,61 +100,89 @@ pub(super) async fn erase(inner: &Arc<Inner>, tenant: &str, session: &str, row: 
         return Err(StoreError::NotErased(LOG_BEHIND.into()));
     }
     let whose = Whose { tenant, session, entry: inner.names.key(Family::Session, tenant, session) };
+    if took_place(inner, &row).await? {
+        return Ok(Some(Erased { log_rows: 0, row, unfinished: None }));
+    }
     // Most of it while the session is still decided for: what comes meanwhile is little.
-    let mut found = Found::default();
+    let mut found = Found::begin(inner).await?;
     found.look_on(inner, whose).await?;
     if found.is_nothing(inner, whose).await? {
         return Ok(None);
     }
-    let Some((held, was_another)) = hold(inner, whose.entry, Hold::InTurn).await? else { return Ok(None) };
-    if was_another {
-        found = Found::default();
-    }
-    let erased = held.while_held(erase_held(inner, &held, whose, found, row).boxed()).await;
+    let Some(held) = hold(inner, whose.entry, Hold::InTurn).await? else { return Ok(None) };
+    // Two erasures of one session in one go are one: whoever asked for either finds in the log that it took place.
+    let row = held.left().map_or(Ok(row), row_of)?;
+    let erased = held.while_held(erase_held(inner, &held, whose, found, row.clone()).boxed()).await;
     let is_going = held.is_going();
     held.let_go().await;
     match erased {
-        Err(error) if is_going => Ok(Some(Erased { log_rows: 0, unfinished: Some(error.to_string()) })),
+        Err(error) if is_going => Ok(Some(Erased { log_rows: 0, row, unfinished: Some(error.to_string()) })),
         erased => erased,
     }
 }
 
+/// Whether the log tells of this very erasure, whoever did it. What there is of the session then is a new life.
+async fn took_place(inner: &Inner, row: &Row) -> Result<bool, StoreError> {
+    Ok(inner.log.knows(std::slice::from_ref(&row.id)).await? == [true])
+}
+
+fn row_of(going: &Going) -> Result<Row, StoreError> {
+    decode_row(&going.row).ok_or_else(|| StoreError::NotErased("what its node left cannot be read".into()))
+}
+
 /// Erases a session that nobody decides for meanwhile.
-async fn erase_held(inner: &Inner, held: &Held, whose: Whose<'_>, mut found: Found, mut row: Row) -> Result<Option<Erased>, StoreError> {
+async fn erase_held(inner: &Inner, held: &Held, whose: Whose<'_>, found: Found, mut row: Row) -> Result<Option<Erased>, StoreError> {
+    held.shut().await?;
+    let built = inner.log.generation().await?;
     if !inner.caught_up(CATCH_UP_HELD).await {
         return Err(StoreError::NotErased(LOG_BEHIND.into()));
     }
-    if !held.is_going() && inner.log.knows(std::slice::from_ref(&row.id)).await? == [true] {
-        // Another node finished it, since this one had to leave it: what is there now is a new life.
-        return Ok(Some(Erased { log_rows: 0, unfinished: None }));
+    // Another node finished it, since this one had to leave it. Copies of the log hear of it from each stream: whoever goes on tells all.
+    if (inner.log.is_shared() || !held.is_going()) && took_place(inner, &row).await? {
+        if held.is_going() {
+            held.is_done().await?;
+        }
+        return Ok(Some(Erased { log_rows: 0, row, unfinished: None }));
     }
+    let mut found = found.or_anew(inner).await?;
     found.look_on(inner, whose).await?;
     if !held.is_going() && found.is_nothing(inner, whose).await? {
         return Ok(None);
     }
     // After every row of the session that there is, by whatever node's clock. What is decided later has a later time.
-    row.at = row.at.max(found.latest.min(inner.clock.now_millis() + APART_MILLIS));
+    let at = row.at.max(found.latest.min(inner.clock.now_millis() + APART_MILLIS));
+    // What was begun keeps its row: with another time it could stand in the log twice.
+    if held.left().is_none() {
+        row.at = at;
+    }
     let going = Going { tenant: whose.tenant.to_owned(), session: whose.session.to_owned(), row: encode_row(&row, &[])? };
-    held.goes(row.at, &going).await?;
-    let log_rows = take(inner, held, whose, &found, row).await?;
+    held.goes(at, &going).await?;
+    let log_rows = take(inner, held, whose, &found, row.clone(), built).await?;
     held.is_done().await?;
-    Ok(Some(Erased { log_rows, unfinished: None }))
+    Ok(Some(Erased { log_rows, row, unfinished: None }))
 }
 
-/// Finishes what somebody else has begun.
-pub(super) async fn finish(inner: &Arc<Inner>, entry: Key, going: Going) -> Result<(), StoreError> {
-    let Some((held, _)) = hold(inner, entry, Hold::IfLeft).await? else { return Ok(()) };
+/// Finishes what somebody else has begun, and notes for the engine that it did.
+pub(super) async fn finish(inner: &Arc<Inner>, entry: Key) -> Result<(), StoreError> {
+    let Some(held) = hold(inner, entry, Hold::IfLeft).await? else { return Ok(()) };
+    let Some(going) = held.left().cloned() else { return Ok(()) };
     let whose = Whose { tenant: &going.tenant, session: &going.session, entry };
-    let row = decode_row(&going.row).ok_or_else(|| StoreError::NotErased("what its node left cannot be read".into()))?;
-    let finished = held.while_held(erase_held(inner, &held, whose, Found::default(), row).boxed()).await;
+    let (row, found) = (row_of(&going)?, Found::begin(inner).await?);
+    let finished = held.while_held(erase_held(inner, &held, whose, found, row).boxed()).await;
     held.let_go().await;
-    finished.map(|_| tracing::info!("an erasure was finished that another node, or an earlier try, had begun"))
+    if let Some(Erased { row, .. }) = finished? {
+        tracing::info!("an erasure was finished that another node, or an earlier try, had begun");
+        inner.erasing.finished(Finished { tenant: going.tenant, session: going.session, row });
+    }
+    Ok(())
 }
 
-/// Takes everything, while it is held.
-async fn take(inner: &Inner, held: &Held, whose: Whose<'_>, found: &Found, row: Row) -> Result<usize, StoreError> {
+/// Takes everything, while it is held. `built`: of the database whose states were last built from the log, before anything went.
+async fn take(inner: &Inner, held: &Held, whose: Whose<'_>, found: &Found, row: Row, built: u64) -> Result<usize, StoreError> {
     let Whose { tenant, session, entry } = whose;
     remove(inner, held, found.names.iter().cloned().collect()).await?;
+    // The marks are in the first one.
+    let mut touched: BTreeSet<u16> = found.names.iter().map(CellName::partition).chain([0]).collect();
     // Another session's step may note one meanwhile: the list goes only as it was read.
     let list = inner.name(&foreign_cells_of(entry));
     loop {
@@ -148,7 +190,9 @@ async fn take(inner: &Inner, held: &Held, whose: Whose<'_>, found: &Found, row: 
         let listed = inner.link.load(vec![list.clone()]).await.map_err(failed)?.pop().flatten();
         let (expect, foreign) = listed.map_or((0, Vec::new()), |(token, state)| (token, read_foreign_cells(&state)));
         let cells = foreign.iter().map(|(slot, label)| inner.name(&inner.cell_of(tenant, entry, *slot, label, None)));
-        remove(inner, held, cells.collect()).await?;
+        let cells: Vec<CellName> = cells.collect();
+        touched.extend(cells.iter().chain([&list]).map(CellName::partition));
+        remove(inner, held, cells).await?;
         let left = held.swap(&[taken_away(inner, list.clone(), expect)]).await?;
         if !left.iter().any(|answer| matches!(answer, Swapped::Raced(_))) {
             inner.cells.forget(&list);
@@ -156,14 +200,21 @@ async fn take(inner: &Inner, held: &Held, whose: Whose<'_>, found: &Found, row: 
         }
     }
     recovery::confirm(inner).await;
-    held.look().await?;
     if inner.log.is_shared() {
+        // The log has read what stands behind all of this before the first row goes: so a database that is put back to the time before, or a
+        // replica that takes its place and lacks the end, is seen to be older.
+        let behind = |partition| Swap { partition, cells: Vec::new(), entry: entry::encode(&[]) };
+        add(held, touched.into_iter().map(behind).collect()).await?;
+        if !inner.caught_up(CATCH_UP_HELD).await {
+            return Err(StoreError::NotErased(LOG_BEHIND.into()));
+        }
+        held.look().await?;
+        // Where the states are built anew its rows are read: they stay until that is done.
         let erasure = RowWithEffects { row, effects: encode_erasure(std::iter::once(&entry)) };
-        let log_rows = inner.log.erase_rows(tenant, session, erasure, found.upto.unwrap_or(0)).await?;
-        // So that a database which is put back to the time before is seen to be older.
-        add(held, vec![Swap { partition: 0, cells: Vec::new(), entry: entry::encode(&[]) }]).await?;
-        return Ok(log_rows);
+        let erased = inner.log.erase_rows(tenant, session, erasure, found.upto.unwrap_or(0), built).await?;
+        return erased.ok_or_else(|| StoreError::NotErased(STATES_ANEW.into()));
     }
+    held.look().await?;
     // Every node has a copy: the streams tell all of them, this one too. Each of them does: what is decided later stands behind it.
     let erasure = entry::encode(&[RowWithEffects { row, effects: entry::erasure_of(inner.names.session_number(tenant, session)) }]);
     let swap = |partition| Swap { partition, cells: Vec::new(), entry: erasure.clone() };

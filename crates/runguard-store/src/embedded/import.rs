@@ -142,7 +142,7 @@ impl Embedded {
         Ok(())
     }
 
-    /// Erases a session that is known by its number only, if the log has something of it from before this time; whether it had.
+    /// Erases what the log has of a session, known by its number only, from before this time; whether it had any.
     pub(crate) async fn erase_known(&self, number: i64, before: i64, row: &Row) -> Result<bool, StoreError> {
         let keyed = self.inner.names;
         let names: Vec<(String, String)> = self
@@ -166,7 +166,7 @@ impl Embedded {
             .await?;
         let mut erased = false;
         for (tenant, session) in names {
-            erased |= self.erase_session(&tenant, &session, row.clone()).await?.is_some();
+            erased |= self.erase_before(&tenant, &session, before, row.clone()).await?.is_some();
         }
         Ok(erased)
     }

@@ -274,19 +274,28 @@ impl PgLog {
     }
 
     /// Removes a session's rows up to this number and appends `row`, which says that this took place, unless it is there. Gives how many
-    /// went. Counts by minute stay: they name nobody.
-    pub async fn erase_session(&self, tenant: &str, session: &str, row: RowWithEffects, upto: u64) -> Result<usize, StoreError> {
+    /// went. Counts by minute stay: they name nobody. `None`: the positions are others than `from`, and nothing was changed.
+    pub async fn erase_session(
+        &self,
+        from: &[(u16, EntryId)],
+        tenant: &str,
+        session: &str,
+        row: RowWithEffects,
+        upto: u64,
+    ) -> Result<Option<usize>, StoreError> {
         let rows = [row];
         let upto = i64::try_from(upto).unwrap_or(i64::MAX);
         let work = async {
-            match self.try_erase(tenant, session, upto, &rows, Caution::Hopeful).await {
-                Err(failure) if failure.is_conflict() => self.try_erase(tenant, session, upto, &rows, Caution::Careful).await,
+            match self.try_erase(from, tenant, session, upto, &rows, Caution::Hopeful).await {
+                Err(failure) if failure.is_conflict() => self.try_erase(from, tenant, session, upto, &rows, Caution::Careful).await,
                 done => done,
             }
         };
-        let (erased, last_seq) = bounded(work).await.map_err(|failure| self.unwritten(&failure))?;
-        tell(&self.inner.committed, last_seq);
-        Ok(erased)
+        let erased = bounded(work).await.map_err(|failure| self.unwritten(&failure))?;
+        if let Some((_, last_seq)) = erased {
+            tell(&self.inner.committed, last_seq);
+        }
+        Ok(erased.map(|(rows, _)| rows))
     }
 
     /// Sessions that were erased, by number, and when. What is sent again must not bring them back.
@@ -300,14 +309,20 @@ impl PgLog {
 
     async fn try_erase(
         &self,
+        from: &[(u16, EntryId)],
         tenant: &str,
         session: &str,
         upto: i64,
         rows: &[RowWithEffects; 1],
         caution: Caution,
-    ) -> Result<(usize, u64), Failure> {
+    ) -> Result<Option<(usize, u64)>, Failure> {
         let mut wire = self.inner.writers.begin().await?;
         let last = hold_counter(&mut wire).await?;
+        if !stands_at(&mut wire, from).await? {
+            wire.batch_execute("ROLLBACK").await?;
+            wire.keep();
+            return Ok(None);
+        }
         let sql = "DELETE FROM runguard_log WHERE session_number = $1 AND tenant = $2 AND session = $3 AND seq <= $4";
         let number = self.names().session_number(tenant, session);
         let (tenant, session) = (to_kept(tenant), to_kept(session));
@@ -331,7 +346,7 @@ impl PgLog {
         };
         let moved = (ERASED_AT, EntryId { millis: last + 1, number: 0 });
         let (_, last_seq) = self.append(wire, last, batch, &[moved]).await?;
-        Ok((erased as usize, last_seq))
+        Ok(Some((erased as usize, last_seq)))
     }
 }
 

@@ -222,3 +222,98 @@ async fn what_a_session_got_from_others_is_found_however_its_erasures_come_betwe
         assert!(left.iter().all(|(.., state)| state.is_empty()), "in round {round}: {left:?}");
     }
 }
+
+/// Two erasures of one session in one go are one, whoever hears last of its end.
+#[tokio::test(start_paused = true)]
+async fn an_erasure_that_goes_on_with_one_that_was_left_is_that_one() {
+    let together = Together::new(2).await;
+    for _ in 0..3 {
+        count(&together.nodes[0], &[GONE]).await;
+    }
+    together.nodes[0].flush().await.unwrap();
+    together.log.set_log_fault(LogFault::ErasesNothing);
+    let (first, second) = (erasure(&together.nodes[0]), erasure(&together.nodes[1]));
+    let begun = together.nodes[0].erase_session(TENANT, GONE, first.clone()).await.unwrap().unwrap();
+    assert!(begun.unfinished.is_some() && begun.row.id == first.id, "{begun:?}");
+    let joined = together.nodes[1].erase_session(TENANT, GONE, second.clone()).await.unwrap().unwrap();
+    assert!(joined.unfinished.is_some() && joined.row.id == first.id, "{joined:?}");
+    together.log.set_log_fault(LogFault::Sound);
+    tokio::time::sleep(FINISHED).await;
+    let told: Vec<_> = together.nodes.iter().flat_map(|node| node.finished_for_others()).collect();
+    let told: Vec<_> = told.iter().map(|told| (&*told.tenant, &*told.session, &*told.row.id)).collect();
+    assert_eq!(told, [(TENANT, GONE, &*first.id)], "whoever finished it knows whose it was, once");
+    for sum in 1..=2 {
+        assert_eq!(count(&together.nodes[1], &[GONE]).await, (sum, StoreHealth::Sound));
+    }
+    for (node, row) in [(0, begun.row), (1, joined.row)] {
+        let again = together.nodes[node].erase_session(TENANT, GONE, row).await.unwrap().unwrap();
+        assert_eq!((again.log_rows, rows_and_sum(&together.nodes[0], GONE).await), (0, (2, 2)), "node {node}");
+    }
+    let admin = together.log.every_row().into_iter().filter(|row| row.kind == Kind::Admin).count();
+    assert_eq!(admin, 1);
+}
+
+/// What its rows say of states is read while they are there, or they are gone before.
+#[tokio::test(start_paused = true)]
+async fn rows_that_states_are_built_from_are_not_erased_behind_them() {
+    for is_put_back in [false, true] {
+        let together = Together::new(2).await;
+        for _ in 0..3 {
+            count(&together.nodes[0], &[GONE]).await;
+        }
+        together.nodes[0].flush().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let before = together.link.replica();
+        together.log.set_log_fault(LogFault::ErasesLate);
+        let late = tokio::spawn({
+            let node = together.nodes[0].clone();
+            async move { node.erase_session(TENANT, GONE, erasure(&node)).await }
+        });
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        if is_put_back {
+            // A replica that lacks all of it takes the place; nobody else has written anything.
+            together.link.fail_over(before);
+        } else {
+            together.link.empty();
+        }
+        tokio::time::sleep(Duration::from_millis(2_000)).await;
+        together.log.set_log_fault(LogFault::Sound);
+        let ended = late.await.unwrap();
+        for node in &together.nodes {
+            tokio::time::sleep(FINISHED).await;
+            let (rows, sum) = rows_and_sum(node, GONE).await;
+            assert_eq!(rows, sum, "put back: {is_put_back}, {ended:?}");
+            assert_eq!(count(node, &[GONE]).await, (sum + 1, StoreHealth::Sound), "put back: {is_put_back}, {ended:?}");
+        }
+    }
+}
+
+/// Whoever asks at the same time as another, and is second, tells of nothing.
+#[tokio::test(start_paused = true)]
+async fn an_erasure_that_finds_nothing_any_more_leaves_no_row() {
+    let together = Together::new(2).await;
+    for _ in 0..3 {
+        count(&together.nodes[0], &[GONE]).await;
+    }
+    together.nodes[0].flush().await.unwrap();
+    let link = together.link.another();
+    let stall = link.stall();
+    let slow = join_by(link, LogKept::Memory(together.log.clone(), Memory::alone()), "/nonexistent".into(), 2).await;
+    for calls in 0..20 {
+        count(&together.nodes[0], &[GONE]).await;
+        together.nodes[0].flush().await.unwrap();
+        let before = together.log.every_row().into_iter().filter(|row| row.kind == Kind::Admin).count();
+        stall.after(calls);
+        let second = tokio::spawn({
+            let node = slow.clone();
+            async move { node.erase_session(TENANT, GONE, erasure(&node)).await }
+        });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let first = together.nodes[0].erase_session(TENANT, GONE, erasure(&together.nodes[0])).await;
+        stall.is_over();
+        let second = second.await.unwrap();
+        tokio::time::sleep(FINISHED).await;
+        let rows = together.log.every_row().into_iter().filter(|row| row.kind == Kind::Admin).count();
+        assert_eq!(rows, before + 1, "after {calls} calls: {first:?}, {second:?}");
+    }
+}
