@@ -105,6 +105,20 @@ impl NanoDollars {
         i64::try_from(nanos).map(Self).map_err(|_| MoneyError::TooLarge)
     }
 
+    /// A limit from dollars, rounded like an amount. One that is above nothing stays above nothing, however small it is: where nothing means
+    /// no limit, a limit would be lifted by being rounded away.
+    ///
+    /// ```
+    /// use runguard_core::money::NanoDollars;
+    ///
+    /// assert_eq!(NanoDollars::limit_from_dollars(1e-12), NanoDollars::from_nanos(1));
+    /// assert_eq!(NanoDollars::limit_from_dollars(0.0), Ok(NanoDollars::ZERO));
+    /// ```
+    pub fn limit_from_dollars(dollars: f64) -> Result<Self, MoneyError> {
+        let limit = Self::from_dollars(dollars)?;
+        Ok(if limit.is_zero() && dollars > 0.0 { Self(1) } else { limit })
+    }
+
     /// From decimal text, exactly or not at all: `"0.25"`, `"$3"`, `"3e-06"`. No float on the way.
     pub fn parse(text: &str) -> Result<Self, MoneyError> {
         let text = text.trim();

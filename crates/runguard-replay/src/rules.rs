@@ -432,7 +432,7 @@ impl Guards {
             let budget = policy.budget.for_subject("");
             if budget.mode_of(Reason::BudgetExceeded) == Mode::Enforce {
                 caps.tokens = caps.tokens.or(Some(budget.settings.max_tokens).filter(|tokens| *tokens > 0));
-                caps.usd = caps.usd.or(NanoDollars::from_dollars(budget.settings.max_usd).ok().filter(|usd| !usd.is_zero()));
+                caps.usd = caps.usd.or(NanoDollars::limit_from_dollars(budget.settings.max_usd).ok().filter(|usd| !usd.is_zero()));
             }
         }
         Ok(Self { presets, caps, policies, trees, of_kinds: BTreeMap::new(), watched: watched.to_vec(), volatile })

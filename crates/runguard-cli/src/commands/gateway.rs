@@ -3,6 +3,7 @@
 use super::serve::Serve;
 use crate::failure::Failure;
 use clap::Args;
+use runguard_core::money::NanoDollars;
 use serde_json::{Value, json};
 
 /// What stands in front of the providers.
@@ -20,13 +21,13 @@ pub(crate) struct Gateway {
     #[arg(long, env = "RUNGUARD_GATEWAY_BEDROCK", value_name = "URL")]
     bedrock: Option<String>,
     /// Dollars that one run may spend [default: no limit]
-    #[arg(long, value_name = "USD")]
+    #[arg(long, value_name = "USD", value_parser = limit, allow_negative_numbers = true)]
     max_usd_per_run: Option<f64>,
     /// Dollars that all runs of a tenant together may spend in a day; without tenants: all runs [default: no limit]
-    #[arg(long, value_name = "USD")]
+    #[arg(long, value_name = "USD", value_parser = limit, allow_negative_numbers = true)]
     max_usd_per_day: Option<f64>,
     /// Dollars that all runs of a tenant together may spend in a month; without tenants: all runs [default: no limit]
-    #[arg(long, value_name = "USD")]
+    #[arg(long, value_name = "USD", value_parser = limit, allow_negative_numbers = true)]
     max_usd_per_month: Option<f64>,
 }
 
@@ -42,11 +43,49 @@ impl Gateway {
             (&["guards", "budget", "scopes", "tenant", "day", "max_usd"], max_usd_per_day.map(|usd| json!(usd)), "--max-usd-per-day"),
             (&["guards", "budget", "scopes", "tenant", "month", "max_usd"], max_usd_per_month.map(|usd| json!(usd)), "--max-usd-per-month"),
         ];
-        for (_, value, flag) in &flags {
-            if value.as_ref().and_then(Value::as_f64).is_some_and(|usd| usd <= 0.0) {
-                return Err(Failure::Usage(format!("{flag} must be more than 0; leave it out for no limit")));
-            }
-        }
         serve.run_with(flags.into_iter().filter_map(|(path, value, flag)| Some((path.to_vec(), value?, flag))).collect())
+    }
+}
+
+/// A limit in dollars, as it stands behind a flag.
+fn limit(text: &str) -> Result<f64, String> {
+    let usd: f64 = text.trim().parse().map_err(|_| "must be dollars as a decimal number, such as 0.25".to_owned())?;
+    if usd <= 0.0 {
+        return Err("must be more than 0; leave it out for no limit".to_owned());
+    }
+    NanoDollars::limit_from_dollars(usd).map_err(|problem| problem.to_string())?;
+    Ok(usd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_above_nothing_and_can_be_counted() {
+        assert_eq!((limit("0.25"), limit("1e-12")), (Ok(0.25), Ok(1e-12)));
+        for (text, problem) in [
+            ("0", "more than 0"),
+            ("-1", "more than 0"),
+            ("-inf", "more than 0"),
+            ("NaN", "decimal number"),
+            ("inf", "cannot be infinite"),
+            ("1e300", "nine billion"),
+            ("five", "decimal number"),
+            ("", "decimal number"),
+        ] {
+            assert!(limit(text).is_err_and(|said| said.contains(problem)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_negative_limit_is_told_from_an_unknown_flag() {
+        #[derive(Debug, clap::Parser)]
+        struct Alone {
+            #[command(flatten)]
+            gateway: Gateway,
+        }
+        let said = <Alone as clap::Parser>::try_parse_from(["runguard", "--max-usd-per-run", "-1"]).unwrap_err().to_string();
+        assert!(said.contains("must be more than 0"), "{said}");
     }
 }

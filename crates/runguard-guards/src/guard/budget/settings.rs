@@ -93,7 +93,7 @@ impl GuardSettings for Settings {
     }
 
     fn check(&self) -> Result<(), InvalidSetting> {
-        NanoDollars::from_dollars(self.max_usd).map_err(|error| InvalidSetting::new("max_usd", error.to_string()))?;
+        NanoDollars::limit_from_dollars(self.max_usd).map_err(|error| InvalidSetting::new("max_usd", error.to_string()))?;
         within("cap", self.cap, 0..=1_000_000)?;
         if let UnknownModels::PriceAs(model) = &self.unknown_models
             && Prices::bundled().price(model).is_none()
@@ -105,7 +105,7 @@ impl GuardSettings for Settings {
         }
         let most_credits = self.scopes.0.iter().flat_map(ScopeRule::credits).chain([self.max_credits]);
         for credits in most_credits {
-            self.price_of(credits).map_err(|problem| InvalidSetting::new("max_credits", problem))?;
+            self.limit_price_of(credits).map_err(|problem| InvalidSetting::new("max_credits", problem))?;
         }
         lasting("reservation", self.reservation)
     }
@@ -129,14 +129,16 @@ impl Settings {
         }
     }
 
-    /// What so many credits cost.
-    pub(super) fn price_of(&self, credits: f64) -> Result<NanoDollars, String> {
-        NanoDollars::from_dollars(credits * self.credit_usd).map_err(|error| error.to_string())
+    /// What so many credits cost; more than can be counted is as much as can be.
+    pub(super) fn most_price_of(&self, credits: f64) -> NanoDollars {
+        NanoDollars::from_dollars(credits * self.credit_usd).unwrap_or(NanoDollars::MAX)
     }
 
-    /// The same; more than can be counted is as much as can be.
-    pub(super) fn most_price_of(&self, credits: f64) -> NanoDollars {
-        self.price_of(credits).unwrap_or(NanoDollars::MAX)
+    /// A limit in credits, in dollars.
+    fn limit_price_of(&self, credits: f64) -> Result<NanoDollars, String> {
+        // Both may be so small that floats have no number for what they are together.
+        let dollars = (credits * self.credit_usd).max(if credits > 0.0 { f64::MIN_POSITIVE } else { credits });
+        NanoDollars::limit_from_dollars(dollars).map_err(|error| error.to_string())
     }
 
     /// A caller's limits and the one in credits that came with them.
@@ -151,7 +153,7 @@ impl Settings {
 
     /// A limit in credits, as dollars. In settings nothing means no limit.
     pub(super) fn limit_of_credits(&self, credits: f64) -> Limits {
-        let usd = self.price_of(credits).ok().filter(|usd| !usd.is_zero());
+        let usd = self.limit_price_of(credits).ok().filter(|usd| !usd.is_zero());
         Limits { usd, ..Limits::default() }
     }
 }
@@ -173,7 +175,7 @@ impl Settings {
 
 /// The limits of the settings, which no caller gets past.
 pub(super) fn ceiling(settings: &Settings) -> Limits {
-    let usd = NanoDollars::from_dollars(settings.max_usd).unwrap_or(NanoDollars::ZERO);
+    let usd = NanoDollars::limit_from_dollars(settings.max_usd).unwrap_or(NanoDollars::ZERO);
     limits_of(usd, settings.max_tokens, settings.cap).within(settings.limit_of_credits(settings.max_credits))
 }
 

@@ -169,6 +169,28 @@ fn credits_are_dollars_at_the_price_of_the_settings() {
 }
 
 #[test]
+fn a_limit_of_the_settings_is_not_rounded_away() {
+    let of = |settings: Json| serde_json::from_value::<Settings>(settings).unwrap();
+    for settings in [
+        json!({"max_usd": 1e-12}),
+        json!({"max_usd": 4e-10}),
+        json!({"max_credits": 1e-12}),
+        json!({"max_credits": 1, "credit_usd": 1e-300}),
+        json!({"max_credits": 5e-324, "credit_usd": 1e-300}),
+        json!({"scopes": {"tenant": {"day": {"max_usd": 4e-10}}}}),
+        json!({"scopes": {"model": {"day": {"max_usd": 1, "names": {"": {"max_usd": 4e-10}}}}}}),
+        json!({"scopes": {"tenant": {"month": {"max_credits": 1e-12}}}}),
+    ] {
+        let mut whole = serde_json::to_value(Settings::default()).unwrap();
+        whole.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
+        let settings = of(whole);
+        settings.check().unwrap();
+        let [limit] = settings.limits_in_words().try_into().unwrap();
+        assert!(limit.starts_with("$0.000000001 per "), "{limit}");
+    }
+}
+
+#[test]
 fn a_caller_limits_its_credits_as_it_does_its_dollars() {
     let mut story = with_ceiling(json!({"credit_usd": 0.02, "max_credits": 60}));
     let asked = |path: &str, body: Json| operation(&format!("/guard/budget/{path}"), body);
