@@ -57,6 +57,8 @@ class Behaviour:
     keeps_conversations: bool = True
     # A body with status 200, in place of an answer in one piece.
     instead: Any = None
+    # The model that a chat's answer says it is from, where that is another than the one that was asked.
+    says_model: str | None = None
     # Instead of what was counted.
     input_tokens: int | None = None
     # The only name that it reads as the bound of an answer; others are unknown to it.
@@ -186,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
             call = {"id": f"call_{self.number}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
             message = {"role": "assistant", "content": None, "tool_calls": [call]}
             why = "tool_calls"
-        answer = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": body["model"],
+        answer = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": behaviour.says_model or body["model"],
                   "choices": [{"index": 0, "message": message, "finish_reason": why}], **self._tier()}
         return {**answer, "usage": self._usage(read, write)} if behaviour.counts else answer
 
@@ -195,7 +197,7 @@ class _Handler(BaseHTTPRequestHandler):
         asked = (body.get("stream_options") or {}).get("include_usage") and behaviour.counts
 
         def chunk(choices: list[Any], usage: Any = None) -> dict[str, Any]:
-            piece = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": body["model"], "choices": choices, **self._tier()}
+            piece = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": behaviour.says_model or body["model"], "choices": choices, **self._tier()}
             return {**piece, "usage": usage} if asked else piece
 
         yield None, chunk([{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])

@@ -170,7 +170,10 @@ def test_a_cap_is_never_passed_by_many_at_once(gateway: Any, provider: Any) -> N
     {"tools": [{"type": "web_search"}]},
     {"background": True},
     {"models": ["gpt-4o", "o1-pro"]},
-], ids=["provider's tool", "background", "fallbacks"])
+    {"fallbacks": [{"model": "o1-pro"}]},
+    {"tools": [{"type": "function", "google_search": {}}]},
+    {"service_tier": "ultra"},
+], ids=["provider's tool", "background", "other models", "fallbacks", "a hidden tool", "an unknown tier"])
 def test_what_has_no_known_price_is_not_asked_while_dollars_are_limited(gateway: Any, provider: Any, body: dict[str, Any]) -> None:
     server = gateway("--max-usd-per-run", "1")
     answer = raw(f"{server.url}/openai/v1/responses", {"model": CHAT, "input": "hi", **body}, **{"x-runguard-run": "r"})
@@ -179,6 +182,40 @@ def test_what_has_no_known_price_is_not_asked_while_dollars_are_limited(gateway:
     refused = httpx.get(f"{server.url}/v1/decisions", params={"outcome": "blocked"}).json()["decisions"]
     shown = [(row["session_id"], row["guard"], row["reason"], row["input"]["call"]["upstream"]) for row in refused]
     assert shown == [("r", "budget", "not_metered", "openai")], "one row says why"
+
+
+@pytest.mark.parametrize(("said", "streams", "usd"), [("gpt-4", False, 0.0006), ("gpt-4", True, 0.0006), ("gpt-4o-mini", False, 0.000075)])
+def test_an_answer_costs_what_the_dearer_of_both_models_does(gateway: Any, provider: Any, said: str, streams: bool, usd: float) -> None:
+    server = gateway("--max-usd-per-run", "1")
+    provider.behaviour = Behaviour(tokens=5, input_tokens=10, says_model=said)
+    answer = raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": HELLO, "max_tokens": 50, "stream": streams}, **{"x-runguard-run": "r"})
+    assert answer.status_code == 200 and said in answer.text
+    until = time.monotonic() + 10
+    while reserved(server, "r") and time.monotonic() < until:
+        time.sleep(0.05)
+    assert spent(server, "r") == pytest.approx(usd)
+
+
+def test_a_limit_is_not_rounded_away_and_a_wrong_one_is_told(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "1e-12", "--max-usd-per-day", "4e-10")
+    answer = raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": HELLO})
+    assert (answer.status_code, answer.json()["error"]["code"], provider.asked) == (402, "budget_exceeded", [])
+    for wrong, problem in (("NaN", "decimal number"), ("inf", "infinite"), ("-1", "more than 0")):
+        said = run_cli("gateway", "--max-usd-per-run", wrong)
+        assert said.returncode == 2 and problem in said.stderr and "--max-usd-per-run" in said.stderr, said
+
+
+def test_what_several_answers_cost_is_said_so(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "0.10")
+    for more in ({"n": 16}, {"best_of": 16}):
+        answer = raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": HELLO, "max_tokens": 16384, **more})
+        assert answer.status_code == 200 and int(answer.headers["x-runguard-max-output"]) < 16384 / 16, "asked for shorter"
+    server.stop()
+    server = gateway("--max-usd-per-run", "0.001")
+    answer = raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": HELLO, "n": 16}, **{"x-runguard-run": "other"})
+    assert answer.status_code == 402 and "16 answers of up to 16384 tokens each" in answer.json()["error"]["message"]
+    answer = raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": HELLO, "stream": True, "stream_options": 5})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, "the member `stream_options` must be an object.")
 
 
 @pytest.mark.parametrize("words", ["deadbeef" * 100_000, "data: " + "x," * 150_000], ids=["hex", "a log"])

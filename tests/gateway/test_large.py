@@ -54,7 +54,6 @@ def test_a_large_question_that_the_cap_does_not_pay_for_is_refused_and_costs_not
 
 def test_large_questions_side_by_side_are_all_whole_and_leave_nothing_behind(gateway: Any, provider: Any) -> None:
     server = gateway()
-    # Seven of them at once are as many bytes as one caller may have under way (`server.max_bytes_in_flight_per_key`).
     body = question(CHAT, 2 * 1024 * 1024)
     ask(server, PATHS[0][0], body)
     before = resident_mb(server.process.pid)
@@ -63,3 +62,13 @@ def test_large_questions_side_by_side_are_all_whole_and_leave_nothing_behind(gat
     assert [answer.status_code for answer in answers] == [200] * 21
     assert len(provider.asked) == 22 and all(asked.raw == body for asked in provider.asked)
     wait_until(lambda: resident_mb(server.process.pid) - before < 100)
+
+
+def test_half_a_dozen_long_questions_of_one_caller_pass_side_by_side(gateway: Any, provider: Any) -> None:
+    server = gateway()
+    body = question(CHAT, 16 * 1024 * 1024)
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda number: ask(server, PATHS[0][0], body, f"long-{number}"), range(6)))
+    assert [answer.status_code for answer in answers] == [200] * 6
+    peak = int(Path(f"/proc/{server.process.pid}/status").read_text().split("VmHWM:")[1].split()[0]) // 1024
+    assert peak < 600, f"{peak} MB"

@@ -262,6 +262,13 @@ def test_what_was_answered_to_another_tenant_is_not_continued_with_the_operators
     ):
         refused = ask(headers={"authorization": f"Bearer {bob}"}, **names)
         assert (refused.status_code, refused.json()["error"]["code"], refused.json()["error"]["type"]) == (400, "previous_response_not_found", "invalid_request_error")
+    for other in (f" {first}", f"{first}\0", [first], {"name": first}):
+        for names in ({"previous_response_id": other}, {"conversation": other}, {"input": [{"type": "item_reference", "id": other}]}):
+            refused = ask(headers={"authorization": f"Bearer {bob}"}, **names)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_request"), (names, refused.text)
+    for names in ({"previous_response_id": first.upper()}, {"conversation": "CONV_of_Ada"}):
+        refused = ask(headers={"authorization": f"Bearer {bob}"}, **names)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "previous_response_not_found"), "a server may find it all the same"
     assert len(provider.asked) == asked, "nobody was asked"
     server.kill()
     server.start()

@@ -260,6 +260,14 @@ PLANTED_QUESTION = head("POST", "/openai/v1/chat/completions", "content-type: ap
 BODY = json.dumps(QUESTION).encode()
 
 
+def test_another_protocol_is_no_answer(wire: Any, upstream: RawProvider, run: str) -> None:
+    switched = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+    upstream.says, upstream.closes = lambda connection: connection.sendall(switched), True
+    refused = question(wire, run)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (502, "unreadable_answer")
+    assert settled(wire, run) == 0, "as one that answers with a redirection"
+
+
 def request(*headers: str, body: bytes = b"") -> bytes:
     return head("POST", "/openai/v1/chat/completions", "content-type: application/json", "authorization: Bearer x", *headers) + body
 
@@ -298,6 +306,7 @@ def test_a_question_whose_end_is_in_doubt_is_refused_and_nothing_behind_it_is_he
         except ConnectionError:
             pass
     assert answers.count(b"HTTP/1.1 ") <= 1 and b"HTTP/1.1 200" not in answers, answers
+    assert b"ended before" not in answers, "the connection is open"
     assert upstream.questions == [], "nothing of it reached the provider"
     assert raw(f"{wire.url}/openai/v1/chat/completions", QUESTION).content == ANSWER, "others are served"
 

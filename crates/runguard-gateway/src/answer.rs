@@ -174,7 +174,7 @@ impl Account {
                 *room = usage;
                 Used::BrokenOff { model: None, usage: room, bytes: self.bytes }
             }
-            // By the price of the name that was asked for: a name that answers says what it likes.
+            // Which name it is priced by is for the books to say.
             Some(usage) => {
                 *room = usage;
                 Used::Counted { model: None, usage: room }

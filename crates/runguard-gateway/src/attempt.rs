@@ -175,7 +175,7 @@ impl Asking<'_> {
             Box::pin(self.gateway.runs.settle(&guards, set_aside, used)).await;
             let refusal = Refusal::new(
                 StatusCode::BAD_GATEWAY,
-                "unreadable_answer",
+                UNREADABLE_ANSWER,
                 "The provider answered with a redirection, or with a packed answer though none was asked for: it cannot be metered, and is not passed on.",
             );
             return Attempt::Answered(self.refuse(refusal, &question));
@@ -388,13 +388,22 @@ pub(crate) async fn send(
         let message = "The provider did not begin to answer within ten minutes.";
         return Err((Refusal::new(StatusCode::GATEWAY_TIMEOUT, "provider_slow", message), Outcome::Unknown));
     };
-    answered.map_err(|error| {
+    let answered = answered.map_err(|error| {
         let outcome = if error.is_connect() { Outcome::Unreachable } else { Outcome::Unknown };
         let host = uri.split("://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
         let message = format!("The provider at {host} did not answer: {}.", causes(&error));
         (Refusal::new(StatusCode::BAD_GATEWAY, "provider_away", message), outcome)
-    })
+    })?;
+    // Nobody asked for another protocol, and what comes in it is no answer. Whoever was told of it would wait for one.
+    if answered.status().is_informational() {
+        let message = format!("The provider answered with {}, which is no answer.", answered.status());
+        return Err((Refusal::new(StatusCode::BAD_GATEWAY, UNREADABLE_ANSWER, message), Outcome::Unreachable));
+    }
+    Ok(answered)
 }
+
+/// The code of an answer that nobody here can meter.
+const UNREADABLE_ANSWER: &str = "unreadable_answer";
 
 /// Whether a body comes in a form that nobody here looks into.
 pub(crate) fn is_packed(headers: &HeaderMap) -> bool {

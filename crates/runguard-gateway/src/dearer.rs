@@ -76,6 +76,9 @@ fn nanos(price: &Price, usage: &Usage) -> u64 {
     price.cost(usage).as_nanos().unsigned_abs()
 }
 
+/// Said of how a question is to be served, it leaves that to the provider.
+pub(crate) const LEFT_TO_THEM: &str = "auto";
+
 /// How a question is served and what it has, as far as that has a price.
 #[derive(Debug, Clone, Copy, Default)]
 struct Special {
@@ -134,7 +137,7 @@ pub(crate) fn times(model: &str, api: Api, tier: Option<&str>, has_recordings: b
     let special = Special {
         // Who leaves it to the provider in so many words may be served first.
         tier: tier.map_or_else(ServiceTier::default, |tier| match tier {
-            "auto" if is_openai => ServiceTier::Priority,
+            LEFT_TO_THEM if is_openai => ServiceTier::Priority,
             tier => ServiceTier::named(tier),
         }),
         // Others put nothing into a cache that is not said to belong there.

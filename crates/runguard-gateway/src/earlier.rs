@@ -90,9 +90,18 @@ pub(crate) enum Named {
     Foreign,
 }
 
-/// What a name is filed under: what is noted of a conversation, and what the log keeps, does not give the name away.
+/// What a name is filed under: what is noted of a conversation, and what the log keeps, does not give the name away. Large and small letters are
+/// one: a server for which they are would else tell what another tenant left.
 pub(crate) fn filed(upstream: &str, name: &str) -> String {
-    fingerprint::hex(xxh3_64(format!("{upstream}\0{name}").as_bytes()))
+    fingerprint::hex(xxh3_64(format!("{upstream}\0{}", name.to_ascii_lowercase()).as_bytes()))
+}
+
+/// Whether a provider can have given this name to what it keeps: no blanks, no quotes, nothing that stands for another character. Of another
+/// one nobody here could say whose it is, and a server that is less exact would find somebody's by it.
+pub(crate) fn is_name(name: &str) -> bool {
+    const LONGEST: usize = 1_024;
+    let belongs = |byte: u8| byte.is_ascii_graphic() && !b"\"'\\%#?*<>".contains(&byte);
+    (1..=LONGEST).contains(&name.len()) && name.bytes().all(belongs)
 }
 
 /// The same of a name that the caller chose, and that no answer has said: it is that caller's own, whoever else uses it.
@@ -258,6 +267,19 @@ fn answers_in(row: &RowRef<'_>) -> Vec<(String, Answer)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_filed_alike_however_its_letters_are_written() {
+        assert_eq!(filed("openai", "resp_aB"), filed("openai", "RESP_Ab"));
+        assert_ne!(filed("openai", "resp_aB"), filed("other", "resp_aB"));
+        for name in ["resp_0a1B", "resp_bGl0ZWxsbTpj+/dXN=", "conv_1", "a@b.c/d:e|f"] {
+            assert!(is_name(name), "{name}");
+        }
+        for name in ["", " resp_X", "resp_X ", "resp_X\0", "resp_X\n", "r\u{e9}sp", "resp%5FX", "[\"resp_X\"]", "resp_*"] {
+            assert!(!is_name(name), "{name:?}");
+        }
+        assert!(is_name(&"a".repeat(1_024)) && !is_name(&"a".repeat(1_025)));
+    }
 
     #[test]
     fn answers_side_by_side_are_all_in_their_conversation() {

@@ -74,6 +74,13 @@ pub(crate) struct Referred {
     pub(crate) thoughts: Vec<String>,
 }
 
+impl Referred {
+    /// All of them that can be told apart.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.items.iter().chain(&self.thoughts).map(String::as_str).filter(|name| !name.is_empty())
+    }
+}
+
 fn name_of(Object(item): &Object<'_>) -> Option<String> {
     let (_, id) = item.iter().find(|(name, _)| name == "id")?;
     Some(serde_json::from_str(id.get()).unwrap_or_else(|_| id.get().to_owned()))
@@ -159,8 +166,7 @@ impl KeptItems {
     /// The first that belongs to another tenant.
     pub(crate) fn of_another<'a>(&self, upstream: &str, tenant: &str, referred: &'a Referred) -> Option<&'a str> {
         let owner = |name: &str| self.by_name.get(&filed(upstream, name))?.tenant.as_deref();
-        let names = referred.items.iter().chain(&referred.thoughts).map(String::as_str);
-        names.into_iter().find(|name| owner(name).is_some_and(|owner| owner != tenant))
+        referred.names().find(|name| owner(name).is_some_and(|owner| owner != tenant))
     }
 
     /// The most tokens that those have which came by here, and how many documents the others may be.

@@ -3,7 +3,8 @@
 //! What a client says groups its questions and gives it no right: names are kept under the key that asks.
 
 use crate::api::Api;
-use crate::members::Members;
+use crate::earlier::is_name;
+use crate::members::{BadBody, Members};
 use crate::refusal::Refusal;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -12,6 +13,7 @@ use runguard_core::fingerprint;
 use runguard_core::run::service::short_id;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// How a run was found, for the log and for people.
@@ -168,6 +170,32 @@ pub(crate) fn run_of(headers: &HeaderMap, api: Api, body: &Members<'_>, key: &st
     Says::Begins(Begins { hash, alike: RunName { name, found_by } })
 }
 
+/// The member that names the answer that a question follows.
+pub(crate) const PREVIOUS: &str = "previous_response_id";
+/// The one that names the conversation it is part of.
+pub(crate) const CONVERSATION: &str = "conversation";
+
+/// What a question to the interface of responses follows: an answer, and a conversation. What can be no name of one is refused: its server might
+/// find one by it all the same, and nobody here could say whose that is.
+pub(crate) fn followed(body: &Members<'_>) -> Result<[Option<String>; 2], BadBody> {
+    let known = |name: &'static str, said: Option<Cow<'_, str>>| match said {
+        // Nothing is as good as none.
+        Some(said) if said.is_empty() => Ok(None),
+        Some(said) if is_name(&said) => Ok(Some(said.into_owned())),
+        Some(_) => Err(BadBody::Member { name, problem: "is not the id of anything: send it as the provider wrote it" }),
+        None => Ok(None),
+    };
+    let previous = known(PREVIOUS, body.text(PREVIOUS)?)?;
+    let conversation = match body.get(CONVERSATION) {
+        Some(object) if object.starts_with('{') => {
+            let id = Members::read(object.as_bytes())?.text("id").ok().flatten();
+            Some(id.ok_or(BadBody::Member { name: CONVERSATION, problem: "must have the `id` of a conversation, as text" })?)
+        }
+        Some(_) | None => body.text(CONVERSATION)?,
+    };
+    Ok([previous, known(CONVERSATION, conversation)?])
+}
+
 /// The conversation that the provider keeps: its id, or an object with it.
 pub(crate) fn conversation(member: &str) -> Option<String> {
     name_of_conversation(&serde_json::from_str(member).ok()?)
@@ -232,6 +260,21 @@ fn words(value: &Value, out: &mut String) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn what_a_question_follows_is_named_as_a_provider_names_it() {
+        let of = |body: &str| followed(&Members::read(body.as_bytes()).unwrap());
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(of(r#"{"previous_response_id":"resp_X","conversation":{"id":"conv_1"}}"#), Ok([some("resp_X"), some("conv_1")]));
+        assert_eq!(of(r#"{"previous_response_id":null,"conversation":"conv_1"}"#), Ok([None, some("conv_1")]));
+        assert_eq!(of(r#"{"previous_response_id":""}"#), Ok([None, None]));
+        for id in [r#"" resp_X""#, r#""resp_X\u0000""#, r#"["resp_X"]"#, "7", "{}", r#""resp_X ""#] {
+            assert!(of(&format!(r#"{{"previous_response_id":{id}}}"#)).is_err(), "{id}");
+            assert!(of(&format!(r#"{{"conversation":{id}}}"#)).is_err(), "{id}");
+            assert!(of(&format!(r#"{{"conversation":{{"id":{id}}}}}"#)).is_err(), "{id}");
+        }
+        assert!(of(r#"{"conversation":{"id":"conv_1","id":"conv_2"}}"#).is_err(), "one reader takes the first, another the last");
+    }
 
     fn run(headers: &[(&'static str, &str)], api: Api, body: &Value, key: &str) -> RunName {
         let mut map = HeaderMap::new();

@@ -334,10 +334,8 @@ impl Gateway {
             None => question::model_of(&members).map_err(unreadable)?.into_owned(),
         };
         let mut question = reading.question(&guards, &passing.address, &model, &members).map_err(unreadable)?;
-        let text = |name| members.text(name).ok().flatten().map(Cow::into_owned);
-        let conversation = members.get("conversation").and_then(identity::conversation).filter(|_| api == Api::Responses);
         // Answers have names of their own; a conversation has one as long as it lasts.
-        let previous = text("previous_response_id").filter(|name| api == Api::Responses && !name.is_empty());
+        let [previous, conversation] = if api == Api::Responses { identity::followed(&members).map_err(unreadable)? } else { [None, None] };
         let asks_for_its_own = asks_for_its_own(&parts.headers, caller, settings.gateway.upstreams.get(&passing.upstream));
         let follows = previous.clone().or_else(|| conversation.clone());
         let mut earlier = None;

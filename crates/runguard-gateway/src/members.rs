@@ -49,6 +49,11 @@ impl<'a> Members<'a> {
         self.text
     }
 
+    /// The members that say anything, by their names.
+    pub(crate) fn said(&self) -> impl Iterator<Item = (&str, &'a str)> {
+        self.list.iter().map(|(name, value)| (name.as_ref(), value.get())).filter(|(_, value)| *value != "null")
+    }
+
     /// A member's text; one that is null is not there.
     pub(crate) fn get(&self, name: &str) -> Option<&'a str> {
         self.raw(name).filter(|value| *value != "null")
@@ -76,7 +81,7 @@ impl<'a> Members<'a> {
     pub(crate) fn whole_at(&self, path: &'static str) -> Result<Option<u64>, BadBody> {
         match path.split_once('.') {
             None => self.whole(path),
-            Some((outer, inner)) => self.get(outer).map_or(Ok(None), |outer| Members::read(outer.as_bytes())?.whole(inner)),
+            Some((outer, inner)) => self.object(outer)?.map_or(Ok(None), |outer| outer.whole(inner)),
         }
     }
 
@@ -87,6 +92,15 @@ impl<'a> Members<'a> {
                 self.get(outer).and_then(|outer| Members::read(outer.as_bytes()).ok()).is_some_and(|outer| outer.get(inner).is_some())
             }
         }
+    }
+
+    /// The members of one that is an object.
+    pub(crate) fn object(&self, name: &'static str) -> Result<Option<Self>, BadBody> {
+        let problem = |error| match error {
+            BadBody::NotAnObject(_) => BadBody::Member { name, problem: "must be an object" },
+            error => error,
+        };
+        self.get(name).map(|value| Members::read(value.as_bytes()).map_err(problem)).transpose()
     }
 
     pub(crate) fn flag(&self, name: &'static str) -> Result<bool, BadBody> {
@@ -113,11 +127,14 @@ impl<'a> Members<'a> {
     }
 
     /// The same of a member inside of another, behind a point; the other is made where it is not there.
-    pub(crate) fn set_at(&self, path: &str, value: &str) -> Result<String, BadBody> {
+    pub(crate) fn set_at(&self, path: &'static str, value: &str) -> Result<String, BadBody> {
         match path.split_once('.') {
             None => Ok(self.set(path, value)),
             Some((outer, inner)) => {
-                let changed = Members::read(self.get(outer).unwrap_or("{}").as_bytes())?.set(inner, value);
+                let changed = match self.object(outer)? {
+                    Some(members) => members.set(inner, value),
+                    None => format!("{{\"{inner}\":{value}}}"),
+                };
                 Ok(self.set(outer, &changed))
             }
         }
@@ -181,6 +198,11 @@ mod tests {
         let members = Members::read(br#"{"n":"3","s":1,"nothing":null}"#).unwrap();
         assert!(members.whole("n").is_err() && members.text("s").is_err());
         assert_eq!(members.text("nothing"), Ok(None));
+        let no_object = BadBody::Member { name: "s", problem: "must be an object" };
+        assert_eq!(members.object("s").unwrap_err(), no_object);
+        assert_eq!((members.whole_at("s.n"), members.set_at("s.n", "1").unwrap_err()), (Err(no_object.clone()), no_object));
+        assert!(members.object("nothing").unwrap().is_none());
+        assert_eq!(Members::read(b"{}").unwrap().set_at("a.b", "1").unwrap(), r#"{"a":{"b":1}}"#);
     }
 
     proptest::proptest! {

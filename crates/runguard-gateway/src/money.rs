@@ -5,7 +5,7 @@ use bytes::Bytes;
 use runguard_core::ledger::Limits;
 use runguard_core::money::NanoDollars;
 use runguard_core::object::Object;
-use runguard_core::prices::{USUAL_BYTES_A_TOKEN, UnknownModelError, Usage};
+use runguard_core::prices::{Prices, USUAL_BYTES_A_TOKEN, UnknownModelError, Usage, usual_tokens};
 use runguard_core::run::reply::decision;
 use runguard_core::run::{
     Ceilings, Loops, ModelCall, ModelQuestion, Money, Progress, Question, Refusal as RunRefusal, Run, ServiceBudget, Unanswered, Used,
@@ -314,6 +314,7 @@ impl Runs {
         let price = |model: &str, usage: &Usage| guards.price(model, usage);
         let millis = u64::try_from(guards.began.elapsed().as_millis()).ok();
         let settling = Guards { call: PassedCall { millis, ..guards.call.clone() }, ..guards.clone() };
+        let used = at_the_dearer(used, call.model(), &guards.call.answered_by, &price);
         let mut progress = locked(&run).finish_model(call, used, &price);
         while let Progress::Ask(ask) = progress {
             let answer = settling.ask(&ask.question).await;
@@ -330,12 +331,37 @@ impl Runs {
     }
 }
 
+/// What answered is paid at its own price where that is known to be dearer than the price of what was asked for: a provider may have sent the
+/// question on to another model. A name that answers makes nothing cheaper, and one without a price changes nothing.
+fn at_the_dearer<'a>(
+    used: Used<'a>,
+    asked: &str,
+    answered: &'a str,
+    price: &dyn Fn(&str, &Usage) -> Result<NanoDollars, UnknownModelError>,
+) -> Used<'a> {
+    let is_dearer = |usage: &Usage| {
+        let own = Prices::bundled().price(answered).map(|(own, _)| own.cost(usage));
+        own.zip(price(asked, usage).ok()).is_some_and(|(own, asked)| own > asked)
+    };
+    match used {
+        Used::Counted { model: None, usage } if is_dearer(usage) => Used::Counted { model: Some(answered), usage },
+        Used::BrokenOff { model: None, usage, bytes } => {
+            let written = Usage { output_tokens: usage.output_tokens.max(usual_tokens(bytes)), ..*usage };
+            Used::BrokenOff { model: is_dearer(&written).then_some(answered), usage, bytes }
+        }
+        used => used,
+    }
+}
+
 /// What a price that nobody named is for: the answer, or the prompt where that is the dearer part of it.
 fn priced_for(wanted: &Wanted<'_>, price: &dyn Fn(&str, &Usage) -> Result<NanoDollars, UnknownModelError>) -> String {
     let tokens = wanted.prompt.bytes / USUAL_BYTES_A_TOKEN;
     let prompt = price(wanted.model, &Usage::new(tokens, 0));
     let both = price(wanted.model, &Usage::new(tokens, wanted.max_output.saturating_mul(wanted.choices)));
-    let answer = format!("an answer of up to {} tokens", wanted.longest);
+    let answer = match wanted.choices {
+        1 => format!("an answer of up to {} tokens", wanted.longest),
+        several => format!("{several} answers of up to {} tokens each", wanted.longest),
+    };
     match (prompt, both) {
         (Ok(prompt), Ok(both)) if both.as_dollars() < 2.0 * prompt.as_dollars() => {
             format!(
@@ -369,21 +395,51 @@ fn locked(run: &Mutex<Run>) -> MutexGuard<'_, Run> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runguard_core::prices::{Prices, Prompt, UnknownModel};
+    use runguard_core::prices::{Prompt, UnknownModel};
 
     #[test]
     fn what_is_dear_is_named() {
         let price = |model: &str, usage: &Usage| Prices::bundled().cost(model, usage, &UnknownModel::Error).map(|(cost, _)| cost);
-        let of = |tokens: u64, max_output: u64| {
+        let of_several = |tokens: u64, max_output: u64, choices: u64| {
             let prompt = Prompt { bytes: tokens * USUAL_BYTES_A_TOKEN, attachments: 0 };
             let (model, patience) = ("gpt-4o", Duration::ZERO);
-            let wanted =
-                Wanted { model, prompt, max_output, shortest: 1, longest: max_output, longest_prompt: tokens, choices: 1, patience };
+            let wanted = Wanted { model, prompt, max_output, shortest: 1, longest: max_output, longest_prompt: tokens, choices, patience };
             priced_for(&wanted, &price)
         };
+        let of = |tokens: u64, max_output: u64| of_several(tokens, max_output, 1);
         assert_eq!(of(1_000, 16_384), "The price is that of an answer of up to 16384 tokens.");
+        assert_eq!(of_several(1_000, 16_384, 16), "The price is that of 16 answers of up to 16384 tokens each.");
         let dear = "Most of the price, $0.32 of $0.33, is that of a prompt of up to 128000 tokens, the rest that of an answer of up to 1000 tokens.";
         assert_eq!(of(128_000, 1_000), dear);
+    }
+
+    #[test]
+    fn a_dearer_model_that_answers_is_paid_at_its_own_price() {
+        let price = |model: &str, usage: &Usage| Prices::bundled().cost(model, usage, &UnknownModel::Error).map(|(cost, _)| cost);
+        let usage = Usage::new(1_000, 500);
+        let of = |asked: &str, answered: &'static str| match at_the_dearer(
+            Used::Counted { model: None, usage: &usage },
+            asked,
+            answered,
+            &price,
+        ) {
+            Used::Counted { model, .. } => model,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(of("gpt-4o", "gpt-4"), Some("gpt-4"));
+        for (asked, answered) in [
+            ("gpt-4", "gpt-4o"),
+            ("gpt-4o", "gpt-4o"),
+            ("gpt-4o", ""),
+            ("gpt-4o", "gpt-4o-2024-08-06"),
+            ("gpt-4o", "nobody-knows"),
+            ("nobody-knows", "gpt-4"),
+        ] {
+            assert_eq!(of(asked, answered), None, "{asked} {answered}");
+        }
+        let none = Usage::new(0, 0);
+        let broken = at_the_dearer(Used::BrokenOff { model: None, usage: &none, bytes: 4_000 }, "gpt-4o", "gpt-4", &price);
+        assert!(matches!(broken, Used::BrokenOff { model: Some("gpt-4"), bytes: 4_000, .. }), "{broken:?}");
     }
 
     #[test]

@@ -2,16 +2,17 @@
 
 use crate::api::{self, Api};
 use crate::bedrock::Family;
-use crate::dearer::{self, Times};
+use crate::dearer::{self, LEFT_TO_THEM, Times};
+use crate::earlier::is_name;
 use crate::elsewhere::{self, Referred};
 use crate::enclosed::{self, Enclosed};
+use crate::identity::{CONVERSATION, PREVIOUS};
 use crate::members::{BadBody, Members};
 use crate::thinking;
 use bytes::Bytes;
 use memchr::memmem::Finder;
 use runguard_core::prices::{LONGEST_ANSWER, Prices, Prompt, ServiceTier, Usage};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
@@ -121,25 +122,48 @@ fn prompt_bytes_left_out(prompt: &Prompt, text: &str) -> u64 {
     (text.len() as u64).saturating_sub(prompt.bytes) / 2
 }
 
-#[derive(Deserialize)]
-struct StreamOptions {
-    #[serde(default)]
-    include_usage: Option<bool>,
-}
-
 /// Members by which the provider is told to add to the prompt.
-const UNSEEN: [&str; 2] = ["previous_response_id", "conversation"];
+const UNSEEN: [&str; 2] = [PREVIOUS, CONVERSATION];
 /// Tools that the caller runs itself, by the beginning of their type; a provider's own add to the prompt, and have fees.
 const CALLERS_TOOLS: [&str; 8] = ["function", "custom", "bash", "text_editor", "computer", "memory", "local_shell", "apply_patch"];
 /// Names that must be written as they are.
-const KNOWN: [&str; 9] =
-    ["model", "stream", "n", "best_of", "max_tokens", "max_completion_tokens", "max_output_tokens", "service_tier", "background"];
+const KNOWN: [&str; 11] = [
+    "model",
+    "stream",
+    "n",
+    "best_of",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "service_tier",
+    "background",
+    PREVIOUS,
+    CONVERSATION,
+];
 /// What the names of models have that search, or run tools of their own, without being told to.
 const SEARCHING: [&str; 6] = ["-search", "deep-research", "sonar", ":online", "groq/compound", "compound-beta"];
+const FUNCTION: &str = "function";
+/// Members of a tool of the caller's that may be objects.
+const OBJECTS_OF_TOOLS: [&str; 11] = [
+    FUNCTION,
+    "custom",
+    "parameters",
+    "parameter_definitions",
+    "input_schema",
+    "inputSchema",
+    "output_schema",
+    "format",
+    "cache_control",
+    "annotations",
+    "metadata",
+];
+/// Members whose own members a server may take for those of the question.
+const OF_OTHERS: [&str; 2] = ["extra_body", "additionalModelRequestFields"];
+/// How members begin, without their signs and in small letters, that are about models and name none.
+const NO_MODELS: [&str; 2] = ["additionalmodel", "disable"];
 /// Members by which a provider is told to search or to run something, for a fee of its own: as `OpenAI`, `OpenRouter`, xAI, Qwen, Cohere, Baidu,
 /// Tencent and Groq call them. One that is off asks for nothing.
-const WITH_FEES: [&str; 11] = [
-    "models",
+const WITH_FEES: [&str; 10] = [
     "plugins",
     "web_search_options",
     "mcp_servers",
@@ -164,10 +188,11 @@ impl Question {
             return Err(BadBody::Member { name: "model", problem: "must be the name of a model" });
         }
         let choices = match api {
-            Api::Chat => body.whole("n")?.unwrap_or(1),
-            // The longest of several is billed as each of them, and each of several prompts is answered.
-            Api::Completions => prompts(body).saturating_mul(body.whole("n")?.unwrap_or(1).max(body.whole("best_of")?.unwrap_or(1))),
+            Api::Chat => answers(body)?,
+            // Each of several prompts is answered.
+            Api::Completions => prompts(body).saturating_mul(answers(body)?),
             Api::Invoke(family) => match family.choices_member() {
+                Some("n") => answers(body)?,
                 Some(name) => body.whole(name)?.unwrap_or(1),
                 None => 1,
             },
@@ -180,7 +205,8 @@ impl Question {
             });
         }
         if !(1..=MOST_CHOICES).contains(&choices) {
-            return Err(BadBody::Member { name: "n", problem: "must be from 1 to 128" });
+            let name = if body.whole("best_of")?.is_some_and(|several| !(1..=MOST_CHOICES).contains(&several)) { "best_of" } else { "n" };
+            return Err(BadBody::Member { name, problem: "must be from 1 to 128" });
         }
         let mut max_output = None;
         for name in api.length_members() {
@@ -190,10 +216,7 @@ impl Question {
         let text = body.whole_text();
         let Enclosed { bytes, images, documents } = enclosed::find(api, body);
         let prompt = Prompt { bytes: (text.len() as u64).saturating_sub(bytes), attachments: images };
-        let wants_usage = body
-            .get("stream_options")
-            .and_then(|options| serde_json::from_str::<StreamOptions>(options).ok())
-            .is_some_and(|options| options.include_usage == Some(true));
+        let wants_usage = body.object("stream_options")?.is_some_and(|options| options.get("include_usage") == Some("true"));
         let said_tier = body.text("service_tier")?;
         let words = most_words(text).saturating_sub(prompt_bytes_left_out(&prompt, text));
         let priced = known_as.priced.as_ref();
@@ -203,6 +226,10 @@ impl Question {
         let predicted =
             body.get("prediction").map_or(0, |prediction| dearer::predicted(priced, most_words(prediction)).saturating_mul(choices));
         let of_an_image = enclosed::tokens_of_an_image(priced, text);
+        let referred = body.get("input").filter(|_| api == Api::Responses).map(elsewhere::referred).unwrap_or_default();
+        if referred.names().any(|name| !is_name(name)) {
+            return Err(BadBody::Member { name: "input", problem: "names an item by what is not the id of anything" });
+        }
         let (times_the_price, times_if_first) = dearer::times(priced, api, said_tier.as_deref(), recordings > 0, body);
         Ok(Self {
             api,
@@ -218,7 +245,7 @@ impl Question {
             follows: UNSEEN.iter().any(|name| body.get(name).is_some()),
             documents: documents.saturating_add(elsewhere::documents(api, body)),
             longest_unseen: elsewhere::longest_unseen(priced),
-            referred: body.get("input").filter(|_| api == Api::Responses).map(elsewhere::referred).unwrap_or_default(),
+            referred,
             added: elsewhere::tokens_of_recordings(recordings, longest_of_model)
                 .saturating_add(elsewhere::around_tools(api, body))
                 .saturating_add(predicted),
@@ -304,11 +331,7 @@ impl Question {
         }
         if self.must_ask_for_usage() {
             let members = Members::read(text.as_deref().map_or(&body[..], str::as_bytes))?;
-            let options = match members.get("stream_options") {
-                Some(options) => Members::read(options.as_bytes())?.set("include_usage", "true"),
-                None => r#"{"include_usage":true}"#.to_owned(),
-            };
-            text = Some(members.set("stream_options", &options));
+            text = Some(members.set_at("stream_options.include_usage", "true")?);
         }
         Ok(text.map_or_else(|| body.clone(), Bytes::from))
     }
@@ -332,6 +355,11 @@ pub(crate) fn model_of<'a>(body: &Members<'a>) -> Result<Cow<'a, str>, BadBody> 
 /// Some servers would read it, and others not.
 const MISSPELT: BadBody =
     BadBody::Member { name: "model", problem: "or another known one is written in other letters; names are in small ones" };
+
+/// How many answers to each prompt are written: of several the longest may be all that is passed on, and each is billed.
+fn answers(body: &Members<'_>) -> Result<u64, BadBody> {
+    Ok([body.whole("n")?, body.whole("best_of")?].into_iter().flatten().max().unwrap_or(1))
+}
 
 /// How many prompts of completions there are: a list of texts, or of lists of tokens, is as many.
 fn prompts(body: &Members<'_>) -> u64 {
@@ -372,24 +400,19 @@ fn has_tools(text: &str) -> bool {
 
 /// What of a question has a price that nobody here knows.
 fn unmetered(api: Api, model: &str, body: &Members<'_>) -> Option<&'static str> {
-    #[derive(Deserialize)]
-    struct Tool<'a> {
-        #[serde(borrow, default, rename = "type")]
-        kind: Option<crate::members::BorrowedText<'a>>,
-        /// What the caller runs has a name, there or in its function.
-        #[serde(default)]
-        name: Option<IgnoredAny>,
-        #[serde(default)]
-        function: Option<IgnoredAny>,
-    }
     if body.get("background").is_some_and(|background| background != "false") {
         return Some("`background`: the answer is written after it was promised, so nobody sees what it costs");
     }
-    let asks_for = |body: &Members<'_>| WITH_FEES.iter().copied().find(|name| body.get(name).is_some_and(|value| !is_nothing(value)));
-    let more = body.get("extra_body").and_then(|more| Members::read(more.as_bytes()).ok());
-    if asks_for(body).or_else(|| more.as_ref().and_then(asks_for)).is_some() {
+    let more: Vec<Members<'_>> = OF_OTHERS.iter().filter_map(|name| Members::read(body.get(name)?.as_bytes()).ok()).collect();
+    if names_models(body, Some("model")) || more.iter().any(|more| names_models(more, None)) {
         return Some(
-            "`models`, `plugins`, `mcp_servers`, `web_search_options`, `search_parameters`, `enable_search` or the like: what the provider does for them has a price of its own",
+            "`models`, `fallbacks` or another member that names models: which of them answers, and so the price, is left to the provider",
+        );
+    }
+    let asks_for = |body: &Members<'_>| WITH_FEES.iter().copied().find(|name| body.get(name).is_some_and(|value| !is_nothing(value)));
+    if asks_for(body).or_else(|| more.iter().find_map(asks_for)).is_some() {
+        return Some(
+            "`plugins`, `mcp_servers`, `web_search_options`, `search_parameters`, `enable_search` or the like: what the provider does for them has a price of its own",
         );
     }
     if ["extra_body", "google"].iter().filter_map(|name| body.get(name)).any(has_tools) {
@@ -397,6 +420,12 @@ fn unmetered(api: Api, model: &str, body: &Members<'_>) -> Option<&'static str> 
     }
     if body.get("inference_geo").is_some_and(|place| place != "\"global\"") {
         return Some("an `inference_geo` whose price is not known");
+    }
+    if let Ok(Some(tier)) = body.text("service_tier")
+        && tier != LEFT_TO_THEM
+        && !ServiceTier::is_known(&tier)
+    {
+        return Some("a `service_tier` whose price is not known");
     }
     if body.get("speed").is_some_and(|speed| speed != "\"standard\"") {
         return Some("a `speed` whose price is not known");
@@ -416,14 +445,54 @@ fn unmetered(api: Api, model: &str, body: &Members<'_>) -> Option<&'static str> 
     if SEARCHING.iter().any(|part| name.contains(part)) {
         return Some("a model that searches by itself: each search has a fee of its own");
     }
-    let Ok(tools) = body.get("tools").map_or(Ok(Vec::new()), serde_json::from_str::<Vec<Tool<'_>>>) else {
-        return Some("`tools` that cannot be read");
+    let Ok(tools) = body.get("tools").map_or(Ok(Vec::new()), serde_json::from_str::<Vec<&RawValue>>) else {
+        return Some(UNREADABLE_TOOLS);
     };
-    let is_callers = |tool: &Tool<'_>| match &tool.kind {
-        Some(kind) => CALLERS_TOOLS.iter().any(|own| kind.0.starts_with(own)),
-        None => tool.name.is_some() || tool.function.is_some(),
+    let kinds: Option<Vec<WhoseTool>> = tools.iter().map(|tool| WhoseTool::of(&Members::read(tool.get().as_bytes()).ok()?)).collect();
+    match kinds {
+        None => Some(UNREADABLE_TOOLS),
+        Some(kinds) if kinds.contains(&WhoseTool::Providers) => {
+            Some("a tool that the provider runs itself: it adds to the prompt, and has a fee of its own")
+        }
+        Some(_) => None,
+    }
+}
+
+const UNREADABLE_TOOLS: &str = "`tools` that cannot be read";
+
+/// Who runs a tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WhoseTool {
+    Callers,
+    Providers,
+}
+
+impl WhoseTool {
+    /// Nothing where that cannot be told.
+    fn of(tool: &Members<'_>) -> Option<Self> {
+        // What the caller runs has a name, there or in its function.
+        let is_named = tool.get("name").is_some() || tool.get("function").is_some();
+        match tool.text("type").ok()? {
+            Some(kind) if !CALLERS_TOOLS.iter().any(|own| kind.starts_with(own)) => return Some(Self::Providers),
+            Some(kind) if kind.starts_with(FUNCTION) && !is_named => return None,
+            None if !is_named => return Some(Self::Providers),
+            Some(_) | None => {}
+        }
+        // Some providers know their own tools by a member, whatever else stands beside it.
+        let is_hidden = |(name, value): (&str, &str)| value.starts_with('{') && !OBJECTS_OF_TOOLS.contains(&name);
+        (!tool.said().any(is_hidden)).then_some(Self::Callers)
+    }
+}
+
+/// Whether a member names models that may answer as well, or instead, of which each has a price of its own. `own` is the name of the member that
+/// names the one that is asked for.
+fn names_models(body: &Members<'_>, own: Option<&str>) -> bool {
+    let is_one = |name: &str| {
+        let plain: String = name.chars().filter(char::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase()).collect();
+        let is_of_models = plain.contains("fallback") || plain.contains("model");
+        is_of_models && own != Some(name) && !NO_MODELS.iter().any(|other| plain.starts_with(other))
     };
-    (!tools.iter().all(is_callers)).then_some("a tool that the provider runs itself: it adds to the prompt, and has a fee of its own")
+    body.said().any(|(name, value)| is_one(name) && !is_nothing(value))
 }
 
 #[cfg(test)]
@@ -562,6 +631,12 @@ mod tests {
             json!({"model": "m", "tools": [{"type": "function", "name": "f"}, {"type": "code_interpreter"}]}),
             json!({"model": "m", "background": true}),
             json!({"model": "m", "models": ["a", "b"]}),
+            json!({"model": "m", "tools": [{"type": "function", "google_search": {}}]}),
+            json!({"model": "m", "tools": [{"type": "function", "function": {"name": "f"}, "google_search": {}}]}),
+            json!({"model": "m", "tools": [{"name": "f", "google_search": {}}]}),
+            json!({"model": "m", "tools": [{"type": "function", "name": null}]}),
+            json!({"model": "m", "service_tier": "ultra"}),
+            json!({"model": "m", "service_tier": "Priority"}),
             json!({"model": "m", "tools": [{"type": "function", "name": "f"}, null]}),
             json!({"model": "m", "tools": [{"type": 7}]}),
             json!({"model": "m", "speed": "fast"}),
@@ -594,7 +669,8 @@ mod tests {
             is_open(&json!({"model": "gpt-5.4", "input": "a"}))
                 && is_open(&json!({"model": "gpt-5.4", "input": "a", "service_tier": null}))
         );
-        for said in ["default", "priority", "auto", "flex"] {
+        for said in ["default", "priority", "auto", "flex", "scale", "standard_only", "on_demand"] {
+            assert_eq!(question(&json!({"model": "gpt-5.4", "input": "a", "service_tier": said})).unmetered, None, "{said}");
             assert!(!is_open(&json!({"model": "gpt-5.4", "input": "a", "service_tier": said})), "{said}");
         }
         assert!(!is_open(&json!({"model": "m", "input": "a"})), "one that has one price");
@@ -622,6 +698,63 @@ mod tests {
             assert_eq!(most_words(&text), plain / 2 + 3 * length as u64, "{before} {length}");
         }
         assert_eq!(most_words(&"x".repeat(31)), 15);
+    }
+
+    #[test]
+    fn a_question_names_one_model() {
+        let unmetered = |api: Api, more: &Value| {
+            let mut body = json!({"model": "gpt-4o", "messages": []});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            read(api, &body).unmetered
+        };
+        for more in [
+            json!({"fallbacks": ["gpt-4"]}),
+            json!({"fallbacks": [{"model": "gpt-4"}]}),
+            json!({"Fallbacks": ["gpt-4"]}),
+            json!({"fallback_models": ["gpt-4"]}),
+            json!({"fallback_model": "gpt-4"}),
+            json!({"context_window_fallbacks": [{"gpt-4o": ["gpt-4"]}]}),
+            json!({"model_list": [{"model_name": "gpt-4o", "litellm_params": {"model": "gpt-4"}}]}),
+            json!({"extra_body": {"fallbacks": ["gpt-4"]}}),
+            json!({"extra_body": {"model": "gpt-4"}}),
+        ] {
+            for api in [Api::Chat, Api::Messages] {
+                assert!(unmetered(api, &more).is_some_and(|said| said.contains("`fallbacks`")), "{more}");
+            }
+        }
+        for more in [
+            json!({"fallbacks": []}),
+            json!({"fallbacks": null, "models": [ ]}),
+            json!({"disable_fallbacks": true}),
+            json!({"additionalModelRequestFields": {"top_k": 5}, "additionalModelResponseFieldPaths": ["/a"]}),
+            json!({"provider": {"allow_fallbacks": false}}),
+        ] {
+            assert_eq!(unmetered(Api::Chat, &more), None, "{more}");
+        }
+    }
+
+    #[test]
+    fn each_answer_that_is_written_is_paid() {
+        let choices = |body: Value| read(Api::Chat, &body).choices;
+        assert_eq!(choices(json!({"model": "m", "messages": [], "best_of": 50})), 50);
+        assert_eq!(choices(json!({"model": "m", "messages": [], "best_of": 2, "n": 3})), 3);
+        let too_many = |body: Value| of_body(Api::Chat, body.to_string().as_bytes()).unwrap_err();
+        let problem = "must be from 1 to 128";
+        assert_eq!(too_many(json!({"model": "m", "best_of": 500})), BadBody::Member { name: "best_of", problem });
+        assert_eq!(too_many(json!({"model": "m", "n": 500})), BadBody::Member { name: "n", problem });
+        let no_object = BadBody::Member { name: "stream_options", problem: "must be an object" };
+        assert_eq!(too_many(json!({"model": "m", "stream": true, "stream_options": 5})), no_object);
+    }
+
+    #[test]
+    fn an_item_is_named_as_a_provider_names_it() {
+        let of = |id: Value| {
+            of_body(Api::Responses, json!({"model": "m", "input": [{"type": "item_reference", "id": id}]}).to_string().as_bytes())
+        };
+        assert_eq!(of(json!("msg_1")).unwrap().referred.items, ["msg_1"]);
+        for id in [json!(" msg_1"), json!("msg_1\u{0}"), json!(["msg_1"]), json!({"a": "msg_1"})] {
+            assert!(of(id.clone()).is_err(), "{id}");
+        }
     }
 
     #[test]

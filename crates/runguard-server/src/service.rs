@@ -24,6 +24,11 @@ use tower::ServiceExt;
 /// What a route outside the guards takes: settings of one guard, a name.
 const SMALL_BODY: Limit = Limit { bytes: SMALL, advice: "No route but those of the guards needs more." };
 
+/// With the gateway a key has room for so many of its longest questions at a time, and a tenant for so many: agents ask side by side, and carry their
+/// whole conversation each time.
+const QUESTIONS_OF_A_KEY: u64 = 4;
+const QUESTIONS_OF_A_TENANT: u64 = 8;
+
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) engine: SharedEngine,
@@ -66,15 +71,18 @@ impl App {
     pub(crate) fn enter(&self, caller: &Caller) -> Result<Share, Problem> {
         let settings = self.engine.settings.load();
         let server = &settings.server;
+        let longest_question = if settings.gateway.enabled { u64::from(settings.gateway.max_body_mb) * 1024 * 1024 } else { 0 };
+        // None is no bound.
+        let room = |bytes: u64, questions: u64| if bytes == 0 { 0 } else { bytes.max(questions * longest_question) };
         let limits = Limits {
             key: Bounds {
                 in_flight: server.max_in_flight_per_key.into(),
-                bytes: server.max_bytes_in_flight_per_key,
+                bytes: room(server.max_bytes_in_flight_per_key, QUESTIONS_OF_A_KEY),
                 per_second: server.requests_per_second_per_key.into(),
             },
             tenant: Bounds {
                 in_flight: server.max_in_flight_per_tenant.into(),
-                bytes: server.max_bytes_in_flight_per_tenant,
+                bytes: room(server.max_bytes_in_flight_per_tenant, QUESTIONS_OF_A_TENANT),
                 per_second: server.requests_per_second_per_tenant.into(),
             },
         };

@@ -91,6 +91,20 @@ impl ServiceTier {
         }
     }
 
+    /// Whether a question may ask for it by this name, and what it costs then is known: by a price of its own, or as usual.
+    ///
+    /// ```
+    /// use runguard_core::prices::ServiceTier;
+    ///
+    /// assert!(["default", "flex", "standard_only"].into_iter().all(ServiceTier::is_known));
+    /// assert!(!["Priority", "ultra", ""].into_iter().any(ServiceTier::is_known));
+    /// ```
+    pub fn is_known(name: &str) -> bool {
+        /// As `OpenAI`, Anthropic and Groq call what has no price of its own.
+        const AS_USUAL: [&str; 5] = ["default", "standard", "standard_only", "scale", "on_demand"];
+        AS_USUAL.contains(&name) || Self::named(name) != Self::Standard
+    }
+
     /// Its name, which [`Self::named`] reads.
     pub const fn name(self) -> &'static str {
         match self {
