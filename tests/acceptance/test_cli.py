@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from catalogue import AGENT_ACTION, BUDGET_RECORD, CIRCUIT_RECORD, HANDOFF
-from runguard_process import binary, free_port, run_cli
+from runguard_process import binary, clean_environment, free_port, run_cli
 
 COMMANDS = [
     ["serve"], ["decisions"], ["sessions"], ["session"], ["circuits"], ["key"], ["key", "create"], ["key", "list"], ["key", "revoke"],
@@ -126,6 +126,7 @@ def test_a_session(busy):
     busy.client().post(BUDGET_RECORD, {"session_id": "chat-9", "usd": 0.625, "max_usd": 2, "tokens": 100})
     spent = run_cli("session", "chat-9", "--url", busy.url).stdout
     assert all(told in spent for told in ("default", "$0.6250", "$1.38", "$2.00")), spent
+    assert "ceiling" in shown.stdout and "ceiling" not in spent, "no table without rows"
 
 
 def test_sessions_are_listed_and_found(busy):
@@ -153,7 +154,14 @@ def test_a_value_is_set_in_the_file_and_one_that_is_wrong_is_not(tmp_path):
 def test_an_unknown_session_is_an_error_of_its_own(busy):
     shown = run_cli("session", "nobody", "--url", busy.url)
     assert shown.returncode == 3, shown
-    assert "session" in shown.stderr
+    assert "session" in shown.stderr and "tenant" not in shown.stderr, "without keys there is one"
+
+
+def test_an_agents_steps_begin_lines_where_both_streams_are_one(tmp_path):
+    command = [str(binary()), "agent", "--demo", "loop"]
+    said = subprocess.run(command, cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+    steps = re.findall(r"^.*step \d+/\d+: .*$", said.stdout, re.M)
+    assert steps and all(line.startswith("step ") for line in steps), said.stdout
 
 
 def test_circuits(busy):

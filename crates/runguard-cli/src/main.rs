@@ -64,7 +64,7 @@ enum Command {
     Sessions(commands::sessions::Sessions),
     /// Show one session: what happened, what is used up, what would be allowed next
     Session(commands::session::Session),
-    /// Show the circuits of all endpoints; force or reset one
+    /// Show the circuits of all endpoints; open, close or reset one
     Circuits(commands::circuits::Circuits),
     /// Show what the log advises: what to change, why, and what it would save
     Insights(commands::insights::Insights),

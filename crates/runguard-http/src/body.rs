@@ -4,11 +4,16 @@ use crate::load::Share;
 use crate::problem::Problem;
 use bytes::{Buf, Bytes, BytesMut};
 use http_body_util::BodyExt;
+use hyper::StatusCode;
 use hyper::body::Body;
+use std::error::Error;
 use std::future::poll_fn;
+use std::io;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
+
+type BoxError = Box<dyn Error + Send + Sync>;
 
 /// What a route takes that needs no more.
 pub const SMALL: usize = 64 * 1024;
@@ -27,7 +32,7 @@ pub struct Limit {
 }
 
 /// The whole body. What is held of it counts against the caller's share.
-pub async fn read<B: Body<Data: Buf> + Unpin>(body: B, limit: Limit, share: &mut Share) -> Result<Bytes, Problem> {
+pub async fn read<B: Body<Data: Buf, Error: Into<BoxError>> + Unpin>(body: B, limit: Limit, share: &mut Share) -> Result<Bytes, Problem> {
     let too_large = || Problem::too_large(limit.bytes, limit.advice);
     if body.size_hint().lower() > MAX_DRAIN.max(limit.bytes) as u64 {
         return Err(too_large());
@@ -41,13 +46,29 @@ pub async fn read<B: Body<Data: Buf> + Unpin>(body: B, limit: Limit, share: &mut
     collected?.ok_or_else(too_large)
 }
 
+/// Why no more of a body came: its end is not where it should be, or what stands between its pieces is no HTTP.
+fn broken(error: &(dyn Error + 'static)) -> Problem {
+    let mut cause = Some(error);
+    let mut is_unreadable = false;
+    while let Some(error) = cause {
+        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        is_unreadable |= matches!(kind, Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData));
+        cause = error.source();
+    }
+    if is_unreadable { Problem::unreadable(StatusCode::BAD_REQUEST) } else { Problem::broken_body() }
+}
+
 /// `None`: it is too large.
-async fn collect<B: Body<Data: Buf> + Unpin>(mut body: B, limit: usize, share: &mut Share) -> Result<Option<Bytes>, Problem> {
+async fn collect<B: Body<Data: Buf, Error: Into<BoxError>> + Unpin>(
+    mut body: B,
+    limit: usize,
+    share: &mut Share,
+) -> Result<Option<Bytes>, Problem> {
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     let mut length = 0;
     while let Some(frame) = body.frame().await {
-        let Ok(mut data) = frame.map_err(|_| Problem::broken_body())?.into_data() else { continue };
+        let Ok(mut data) = frame.map_err(|error| broken(&*error.into()))?.into_data() else { continue };
         let piece = data.remaining();
         length += piece;
         if length > MAX_DRAIN.max(limit) {
@@ -88,6 +109,16 @@ mod tests {
         let began = tokio::time::Instant::now();
         assert_eq!(read(body, LIMIT, &mut Share::unbounded()).await.unwrap_err().status().as_u16(), 408);
         assert_eq!(began.elapsed(), TIMEOUT);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_no_http_is_told_from_one_that_broke_off() {
+        for (kind, said) in [(io::ErrorKind::InvalidInput, "not HTTP/1.1"), (io::ErrorKind::UnexpectedEof, "ended before")] {
+            let body = Body::from_stream(stream::iter([Err::<Bytes, _>(io::Error::new(kind, "chunk"))]));
+            let problem = read(body, LIMIT, &mut Share::unbounded()).await.unwrap_err();
+            assert_eq!(problem.status().as_u16(), 400);
+            assert!(format!("{problem:?}").contains(said), "{problem:?}");
+        }
     }
 
     #[tokio::test]

@@ -32,6 +32,9 @@ pub struct Who<'a> {
     pub tenant: &'a str,
 }
 
+/// Where a caller is counted, as settings call it.
+const LEVELS: [&str; 2] = ["key", "tenant"];
+
 /// What every caller has. As many entries as there were keys and tenants since the start.
 #[derive(Debug)]
 pub struct Loads {
@@ -51,17 +54,17 @@ impl Loads {
     pub fn enter(&self, who: Who<'_>, limits: &Limits) -> Result<Share, Problem> {
         let levels = self.levels(who);
         let all_bounds = [limits.key, limits.tenant];
-        let names = ["key", "tenant"];
-        let mut share = Share { levels: None, bounds: all_bounds, held: 0 };
+        let mut share = Share { levels: None, bounds: all_bounds, held: 0, of_all: who.key.is_empty() };
         for (position, (level, bounds)) in levels.iter().zip(all_bounds).enumerate() {
             if level.in_flight.fetch_add(1, Ordering::Relaxed) >= bounds.in_flight && bounds.in_flight > 0 {
                 for level in &levels[..=position] {
                     level.in_flight.fetch_sub(1, Ordering::Relaxed);
                 }
                 return Err(Problem::too_much_at_once(format!(
-                    "{} requests of this {name} are under way, as many as the service takes from one (`server.max_in_flight_per_{name}`). Wait for answers before asking on.",
+                    "{} requests {} are under way, as many as the service takes from one (`server.max_in_flight_per_{}`). Wait for answers before asking on.",
                     bounds.in_flight,
-                    name = names[position],
+                    share.whose(position),
+                    LEVELS[position],
                 )));
             }
         }
@@ -74,9 +77,10 @@ impl Loads {
             };
             return Err(Problem::too_fast(
                 format!(
-                    "This {name} may send {} requests a second (`server.requests_per_second_per_{name}`).",
+                    "No more than {} requests {} are taken in a second (`server.requests_per_second_per_{}`).",
                     bounds.per_second,
-                    name = names[position],
+                    share.whose(position),
+                    LEVELS[position],
                 ),
                 wait.as_secs() + u64::from(wait.subsec_nanos() > 0),
             ));
@@ -126,29 +130,33 @@ pub struct Share {
     levels: Option<[Arc<Level>; 2]>,
     bounds: [Bounds; 2],
     held: u64,
+    /// No key is needed, so all callers are one.
+    of_all: bool,
 }
 
 impl Share {
     /// For a listener that has one caller.
     pub fn unbounded() -> Self {
-        Self { levels: None, bounds: [Bounds::default(); 2], held: 0 }
+        Self { levels: None, bounds: [Bounds::default(); 2], held: 0, of_all: true }
     }
 
     /// So many more bytes of the request are in memory.
     pub fn hold(&mut self, bytes: u64) -> Result<(), Problem> {
         let Some(levels) = &self.levels else { return Ok(()) };
         self.held += bytes;
-        for ((level, bounds), name) in levels.iter().zip(self.bounds).zip(["key", "tenant"]) {
+        for (position, (level, bounds)) in levels.iter().zip(self.bounds).enumerate() {
             let held = level.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
             // A request that is alone is never too large for the bound: its route has a limit of its own.
             if bounds.bytes > 0 && held > bounds.bytes && held > self.held {
                 // Added everywhere before the share goes, which takes it away everywhere.
-                if name == "key" {
+                if position == 0 {
                     levels[1].bytes.fetch_add(bytes, Ordering::Relaxed);
                 }
                 return Err(Problem::too_much_at_once(format!(
-                    "The requests of this {name} that are under way hold {} bytes, as many as the service takes from one (`server.max_bytes_in_flight_per_{name}`). Wait for answers before asking on, or send hashes instead of long texts.",
+                    "The requests {} that are under way hold {} bytes, as many as the service takes from one (`server.max_bytes_in_flight_per_{}`). Wait for answers before asking on, or send hashes instead of long texts.",
+                    self.whose(position),
                     bounds.bytes,
+                    LEVELS[position],
                 )));
             }
         }
@@ -157,6 +165,11 @@ impl Share {
 }
 
 impl Share {
+    /// Whose requests are counted there, in words.
+    fn whose(&self, position: usize) -> String {
+        if self.of_all { "of all callers without a key".to_owned() } else { format!("of this {}", LEVELS[position]) }
+    }
+
     /// The bytes that it holds, to be given back by themselves: a request may be under way for longer than its body is in memory.
     pub fn take_bytes(&mut self) -> HeldBytes {
         HeldBytes { levels: self.levels.clone(), held: std::mem::take(&mut self.held) }
@@ -230,6 +243,12 @@ mod tests {
     #[test]
     fn bytes_are_given_back_and_one_large_request_alone_passes() {
         let (loads, limits) = (Loads::default(), limits(0, 100));
+        for (who, said) in [(WHO, "of this key"), (Who { key: "", tenant: "u" }, "of all callers without a key")] {
+            let mut large = loads.enter(who, &limits).unwrap();
+            large.hold(150).unwrap();
+            let problem = loads.enter(who, &limits).unwrap().hold(1).unwrap_err();
+            assert!(format!("{problem:?}").contains(said), "{problem:?}");
+        }
         let mut large = loads.enter(WHO, &limits).unwrap();
         large.hold(150).unwrap();
         let mut second = loads.enter(WHO, &limits).unwrap();

@@ -153,7 +153,10 @@ impl Problem {
         let (kind, detail) = match status {
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => (&kinds::HEAD_TOO_LARGE, "At most 64 header fields and about 64 KiB are taken."),
             StatusCode::URI_TOO_LONG => (&kinds::ADDRESS_TOO_LONG, "At most about 64 KiB are taken."),
-            _ => (&kinds::UNREADABLE, "What came is not HTTP/1.1: look at the request line, the header fields and their ends."),
+            _ => (
+                &kinds::UNREADABLE,
+                "What came is not HTTP/1.1: look at the request line, the header fields, the pieces of the body, and their ends.",
+            ),
         };
         Self::new(status, kind, detail).closing()
     }

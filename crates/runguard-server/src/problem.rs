@@ -22,7 +22,7 @@ runguard_http::problem_kinds! {
         "A request with the same idempotency key is under way. Its answer is given to a repeat in a moment: ask again after `Retry-After`.";
 }
 
-const NAME_ANOTHER_TENANT: &str = "Another one is named with `?tenant=NAME` (`--tenant NAME` on the command line).";
+const NAME_ANOTHER_TENANT: &str = "Another tenant is named with `?tenant=NAME` (`--tenant NAME` on the command line).";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Problem(runguard_http::Problem);
@@ -58,6 +58,10 @@ impl Problem {
     /// The same of what is filed under its tenant: whoever may look in others is told where was looked.
     pub(crate) fn unknown_in(tenant: &str, what: &str, caller: &Caller) -> Self {
         if !caller.sees_all() {
+            return Self::unknown(what);
+        }
+        // Where nobody needs a key there is nothing but one tenant, and whoever asks need not know the word.
+        if caller.is_anyone() && tenant == caller.tenant.as_ref() {
             return Self::unknown(what);
         }
         let detail = format!("Nothing is known of this {what} in tenant '{tenant}'. {NAME_ANOTHER_TENANT}");

@@ -47,8 +47,8 @@ impl CheckFlow {
             output::json(&json!(report))?;
         } else {
             for finding in &report.findings {
-                let kind = format!("{:<20}", finding.kind.code());
-                output::line(&format!("{} {}", kind.yellow(), output::clean(&finding.message)))?;
+                let kind = format!("{:<19}", finding.kind.code());
+                output::prose(&format!("{}  {}", kind.yellow(), output::clean(&finding.message)))?;
             }
             let size = report.checked;
             let accepted = match report.accepted_cycles.len() {

@@ -483,7 +483,7 @@ fn print_nudges(nudges: &[NudgeFigures], columns: Columns) -> Result<(), Failure
     if nudges.is_empty() {
         return Ok(());
     }
-    output::line(&format!(
+    output::prose(&format!(
         "{} (runs, steps in them, and how many runs got out without having heard it)",
         "Told or skipped without ending a run".bold()
     ))?;

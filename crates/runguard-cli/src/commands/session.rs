@@ -51,7 +51,8 @@ impl Session {
             counts["would_block"]
         ))?;
         let mut table = output::table(&["guard", "of", "used", "ceiling", "window", "next", "reason", "free in"]);
-        for counter in session["counters"].as_array().into_iter().flatten() {
+        let counters = session["counters"].as_array().map_or(&[][..], Vec::as_slice);
+        for counter in counters {
             table.add_row([
                 output::cell(&counter["guard"]),
                 output::cell(&counter["subject"]),
@@ -63,7 +64,9 @@ impl Session {
                 output::wait_cell(&counter["retry_after_seconds"]),
             ]);
         }
-        output::show(&table)?;
+        if !counters.is_empty() {
+            output::show(&table)?;
+        }
         let stand: Vec<BudgetStands> = serde_json::from_value(session["budgets"].clone()).unwrap_or_default();
         if !stand.is_empty() {
             output::show(&super::spend::budgets(&stand))?;

@@ -68,7 +68,7 @@ problem_kinds! {
     ADDRESS_TOO_LONG: "address-too-long", "The address is too long",
         "At most about 64 KiB are taken. What is that long belongs into the body.";
     UNREADABLE: "unreadable", "This is not a request",
-        "What came is not HTTP/1.1: look at the request line, the header fields and their ends. Another protocol on this port, most likely.";
+        "What came is not HTTP/1.1: look at the request line, the header fields, the pieces of the body, and their ends. Another protocol on this port, most likely.";
     TLS_NEEDED: "tls-needed", "A plain request to a TLS port",
         "The port speaks TLS: begin the address with https://.";
     UNKNOWN: "unknown", "Not known",

@@ -54,12 +54,30 @@ pub(crate) struct Streams {
     pub(crate) columns: Option<usize>,
 }
 
+/// Whether both write into the same pipe or file, as behind `2>&1`.
+#[cfg(unix)]
+fn lead_to_one_place(first: &impl std::os::fd::AsFd, second: &impl std::os::fd::AsFd) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let place = |stream: &dyn Fn() -> std::io::Result<std::os::fd::OwnedFd>| {
+        let file = std::fs::File::from(stream().ok()?).metadata().ok()?;
+        Some((file.dev(), file.ino()))
+    };
+    let places = [place(&|| first.as_fd().try_clone_to_owned()), place(&|| second.as_fd().try_clone_to_owned())];
+    places[0].is_some() && places[0] == places[1]
+}
+
+#[cfg(not(unix))]
+fn lead_to_one_place<A, B>(_: &A, _: &B) -> bool {
+    false
+}
+
 impl Streams {
     fn detect() -> Self {
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let redraw = std::io::stderr().is_terminal() && !is_dumb;
         let colour = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
-        Self { shared: std::io::stderr().is_terminal() && std::io::stdout().is_terminal(), redraw, colour, columns: None }
+        let are_screens = std::io::stderr().is_terminal() && std::io::stdout().is_terminal();
+        Self { shared: are_screens || lead_to_one_place(&std::io::stdout(), &std::io::stderr()), redraw, colour, columns: None }
     }
 
     fn columns(self) -> usize {
