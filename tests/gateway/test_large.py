@@ -71,4 +71,4 @@ def test_half_a_dozen_long_questions_of_one_caller_pass_side_by_side(gateway: An
         answers = list(pool.map(lambda number: ask(server, PATHS[0][0], body, f"long-{number}"), range(6)))
     assert [answer.status_code for answer in answers] == [200] * 6
     peak = int(Path(f"/proc/{server.process.pid}/status").read_text().split("VmHWM:")[1].split()[0]) // 1024
-    assert peak < 600, f"{peak} MB"
+    assert peak < 400, f"{peak} MB"

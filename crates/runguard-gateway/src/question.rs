@@ -158,9 +158,11 @@ const OBJECTS_OF_TOOLS: [&str; 11] = [
     "metadata",
 ];
 /// Members whose own members a server may take for those of the question.
-const OF_OTHERS: [&str; 2] = ["extra_body", "additionalModelRequestFields"];
+const OF_OTHERS: [&str; 3] = ["extra_body", "additionalModelRequestFields", "providerOptions"];
+/// In how many objects inside of those models may be named.
+const DEEPEST: u8 = 3;
 /// How members begin, without their signs and in small letters, that are about models and name none.
-const NO_MODELS: [&str; 2] = ["additionalmodel", "disable"];
+const NO_MODELS: [&str; 3] = ["additionalmodel", "allow", "disable"];
 /// Members by which a provider is told to search or to run something, for a fee of its own: as `OpenAI`, `OpenRouter`, xAI, Qwen, Cohere, Baidu,
 /// Tencent and Groq call them. One that is off asks for nothing.
 const WITH_FEES: [&str; 10] = [
@@ -404,7 +406,7 @@ fn unmetered(api: Api, model: &str, body: &Members<'_>) -> Option<&'static str> 
         return Some("`background`: the answer is written after it was promised, so nobody sees what it costs");
     }
     let more: Vec<Members<'_>> = OF_OTHERS.iter().filter_map(|name| Members::read(body.get(name)?.as_bytes()).ok()).collect();
-    if names_models(body, Some("model")) || more.iter().any(|more| names_models(more, None)) {
+    if names_models(body, Some("model"), 0) || more.iter().any(|more| names_models(more, None, DEEPEST)) {
         return Some(
             "`models`, `fallbacks` or another member that names models: which of them answers, and so the price, is left to the provider",
         );
@@ -485,14 +487,15 @@ impl WhoseTool {
 }
 
 /// Whether a member names models that may answer as well, or instead, of which each has a price of its own. `own` is the name of the member that
-/// names the one that is asked for.
-fn names_models(body: &Members<'_>, own: Option<&str>) -> bool {
+/// names the one that is asked for; `deep` in how many objects inside of this one is looked.
+fn names_models(body: &Members<'_>, own: Option<&str>, deep: u8) -> bool {
     let is_one = |name: &str| {
         let plain: String = name.chars().filter(char::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase()).collect();
         let is_of_models = plain.contains("fallback") || plain.contains("model");
         is_of_models && own != Some(name) && !NO_MODELS.iter().any(|other| plain.starts_with(other))
     };
-    body.said().any(|(name, value)| is_one(name) && !is_nothing(value))
+    let has_one = |value: &str| Members::read(value.as_bytes()).is_ok_and(|inner| names_models(&inner, None, deep - 1));
+    body.said().any(|(name, value)| (is_one(name) && !is_nothing(value)) || (deep > 0 && value.starts_with('{') && has_one(value)))
 }
 
 #[cfg(test)]
@@ -717,6 +720,7 @@ mod tests {
             json!({"model_list": [{"model_name": "gpt-4o", "litellm_params": {"model": "gpt-4"}}]}),
             json!({"extra_body": {"fallbacks": ["gpt-4"]}}),
             json!({"extra_body": {"model": "gpt-4"}}),
+            json!({"providerOptions": {"gateway": {"models": ["openai/gpt-4"]}}}),
         ] {
             for api in [Api::Chat, Api::Messages] {
                 assert!(unmetered(api, &more).is_some_and(|said| said.contains("`fallbacks`")), "{more}");
@@ -727,7 +731,8 @@ mod tests {
             json!({"fallbacks": null, "models": [ ]}),
             json!({"disable_fallbacks": true}),
             json!({"additionalModelRequestFields": {"top_k": 5}, "additionalModelResponseFieldPaths": ["/a"]}),
-            json!({"provider": {"allow_fallbacks": false}}),
+            json!({"provider": {"allow_fallbacks": true}, "extra_body": {"provider": {"allow_fallbacks": true}}}),
+            json!({"providerOptions": {"gateway": {"order": ["azure"]}}}),
         ] {
             assert_eq!(unmetered(Api::Chat, &more), None, "{more}");
         }
