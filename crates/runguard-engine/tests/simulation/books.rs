@@ -142,8 +142,8 @@ fn log_has_every_answer(world: &World, rows: &[Row], risks: &Risks) -> Result<()
             let since = if given.degraded { i64::MIN } else { given.asked_at };
             let tenant = &given.request.tenant;
             // Of the version before nobody knows when it was over: no other node waits for it.
-            let latest = if world.is_mixed { i64::MAX } else { latest_erasure(rows, tenant) };
-            let erased = session.is_ok_and(|session| told.is_erased_after(tenant, &session, since, latest));
+            let latest = |session: &str| if world.is_mixed { i64::MAX } else { latest_erasure(world, tenant, session) };
+            let erased = session.is_ok_and(|session| told.is_erased_after(tenant, &session, since, latest(&session)));
             if erased || risks.lost.contains(&given.id) {
                 continue;
             }
@@ -161,10 +161,9 @@ fn log_has_every_answer(world: &World, rows: &[Row], risks: &Risks) -> Result<()
     Ok(())
 }
 
-/// Of a tenant's, by whatever node's clock.
-fn latest_erasure(rows: &[Row], tenant: &str) -> i64 {
-    let erasures = rows.iter().filter(|row| row.outcome == Action::SessionErased && *row.tenant == *tenant);
-    erasures.map(|row| row.at + CLOCKS_APART).max().unwrap_or(i64::MIN)
+/// When a session was last erased, by whatever node's clock.
+fn latest_erasure(world: &World, tenant: &str, session: &str) -> i64 {
+    world.network.log.erased_session(tenant, session).map_or(i64::MIN, |at| at + CLOCKS_APART)
 }
 
 /// Rows that nobody was told of are those whose answer was lost on the way, or with their node.

@@ -11,7 +11,7 @@ use runguard_guards::answer::Shape;
 use runguard_guards::guard::api_circuit::Control;
 use runguard_guards::guard::{ROUTES, Route};
 use runguard_guards::input::Input;
-use runguard_store::cluster::{Place, Portions, Shelf};
+use runguard_store::cluster::{Place, Portions, Shelf, entry};
 use runguard_store::{Cluster, ClusterOptions, LogFault, LogKept, Memory, Names, RETIRE_EVERY, Row, Store};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -109,7 +109,7 @@ pub(crate) struct Given {
 #[derive(Debug, Clone)]
 pub(crate) struct Erasure {
     pub(crate) session: String,
-    /// Rows of the log when it began: they are to be gone.
+    /// Rows of the log and of the streams when it began: they are to be gone.
     pub(crate) rows: BTreeSet<String>,
     pub(crate) life: u64,
 }
@@ -768,10 +768,13 @@ impl World {
     async fn erase(&self, engine: &Engine, life: u64, tenant: Arc<str>, session: String) {
         let of_session = |row: &Row| *row.tenant == *tenant && row.session == session;
         let rows: BTreeSet<String> = books::rows_of(&self.network.log).into_iter().filter(of_session).map(|row| row.id).collect();
+        let streams = self.network.database.stream_entries();
+        let on_their_way = streams.iter().flat_map(|entry| entry::decode(entry).unwrap_or_default()).map(|logged| logged.row);
+        let all: BTreeSet<String> = on_their_way.filter(of_session).map(|row| row.id).chain(rows.iter().cloned()).collect();
         let began = self.network.database.millis();
         let number = {
             let mut told = self.told();
-            let (tenant, session, rows) = (tenant.clone(), session.clone(), rows.clone());
+            let (tenant, session) = (tenant.clone(), session.clone());
             told.attempts.push(Attempt { tenant, session, life, began, rows, ended: None });
             told.attempts.len() - 1
         };
@@ -786,7 +789,7 @@ impl World {
         };
         told.attempts[number].ended = Some((ended, heard));
         if heard == Heard::Done && matches!(erased, Ok(Some(_))) {
-            told.erasures.push(Erasure { session: session.clone(), rows, life });
+            told.erasures.push(Erasure { session: session.clone(), rows: all, life });
             drop(told);
             self.network.trace(("erased", &session));
         }
