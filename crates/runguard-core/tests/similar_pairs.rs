@@ -74,6 +74,8 @@ fn similar_is_good_enough_in_other_languages() {
         let pairs: Vec<Pair> = of(language).into_iter().filter(Pair::is_held_out).collect();
         let quality = measure(&pairs, runguard);
         println!("{language}: {} held out, precision {:.3}, recall {:.3}", pairs.len(), quality.precision, quality.recall);
+        let (precision, recall) = (quality.precision, quality.recall);
+        assert!(precision >= LEAST_PRECISION && recall >= LEAST_RECALL_IN_OTHER_LANGUAGES, "{language}: {precision:.3}, {recall:.3}");
     }
     let (ours, plain) = (measure(&held_out, runguard), measure(&held_out, plain));
     println!("all: {} held out, precision {:.3}, recall {:.3}", held_out.len(), ours.precision, ours.recall);
