@@ -127,7 +127,8 @@ impl ScopeTable {
         if self.names.values().any(|own| !own.names.is_empty()) {
             return Err("`names` stands once, below the period".into());
         }
-        let usd = NanoDollars::limit_from_dollars(self.max_usd.or(others.max_usd).unwrap_or(0.0)).map_err(|error| format!("max_usd: {error}"))?;
+        let usd =
+            NanoDollars::limit_from_dollars(self.max_usd.or(others.max_usd).unwrap_or(0.0)).map_err(|error| format!("max_usd: {error}"))?;
         let tokens = self.max_tokens.or(others.max_tokens).unwrap_or(0);
         Ok(limits_of(usd, tokens, self.cap.or(others.cap).unwrap_or(0)))
     }
