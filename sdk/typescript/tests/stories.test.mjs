@@ -10,12 +10,6 @@ import { inBoth } from './both.mjs'
 
 const { stories, replies, sentences, usages, failures } = JSON.parse(readFileSync(new URL('../../stories.json', import.meta.url), 'utf8'))
 
-let service
-before(async () => {
-  service = await startService()
-})
-after(() => service.stop())
-
 /** A service that gives these answers, one to each question. */
 async function answering(answers, use) {
   const left = [...answers]
@@ -97,6 +91,13 @@ class Player {
 }
 
 inBoth('stories', (sdk) => {
+  // One for each: what is spent of a scope stays spent.
+  let service
+  before(async () => {
+    service = await startService()
+  })
+  after(() => service.stop())
+
   const errors = {
     loop: sdk.LoopDetectedError,
     stall: sdk.StallDetectedError,
