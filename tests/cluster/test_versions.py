@@ -125,9 +125,10 @@ def test_the_table_of_faults_names_tests_that_there_are():
     table = docs.partition("## When something goes away")[2].partition("\n\n`store.flow_when_away")[0]
     lines = [line for line in table.splitlines() if line.startswith("|")][2:]
     assert len(lines) > 15
-    store = REPOSITORY / "crates/runguard-store"
+    crates = REPOSITORY / "crates"
+    folders = ("runguard-store/src/cluster", "runguard-store/tests", "runguard-store/tests/cluster", "runguard-engine/tests/stores")
     there_are = set().union(*(python_tests(path.read_text()) for path in Path(__file__).parent.glob("test_*.py")),
-                            *(rust_tests(path.read_text()) for folder in ("src/cluster", "tests", "tests/cluster") for path in (store / folder).glob("*.rs")))
+                            *(rust_tests(path.read_text()) for folder in folders for path in (crates / folder).glob("*.rs")))
     for line in lines:
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|"))]
         assert len(cells) == 5 and all(cells), line
