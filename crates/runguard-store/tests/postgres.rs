@@ -664,6 +664,7 @@ async fn an_erased_session_leaves_a_row_that_says_so_and_nothing_else() {
     import(&log, rows).await;
     let mut erasure = of(9, "t", "");
     erasure.row.kind = "erasure".into();
+    let mut later = erasure.clone();
     let elsewhere = [(u16::MAX, EntryId { millis: 1, number: 0 })];
     assert_eq!(log.erase_session(&elsewhere, "t", "s\0", erasure.clone(), u64::MAX).await.unwrap(), None, "positions are others");
     assert_eq!(log.erase_session(&[], "t", "s\0", erasure.clone(), u64::MAX).await.unwrap(), Some(2));
@@ -673,6 +674,9 @@ async fn an_erased_session_leaves_a_row_that_says_so_and_nothing_else() {
     let again = log.erase_session(&[], "t", "s\0", erasure, u64::MAX).await.unwrap();
     assert_eq!(again, Some(0), "asked again because the answer got lost");
     assert_eq!(numbered_ids(&log).await, ids);
+    later.row.at += DAY;
+    assert_eq!(log.erase_session(&[], "t", "s\0", later, u64::MAX).await.unwrap(), Some(0), "gone on with elsewhere, at another time");
+    assert_eq!(numbered_ids(&log).await, ids, "one erasure is one row");
     assert!(matches!(import(&log, vec![row(20)]).await, Imported::Done { last_seq: 7, .. }));
 }
 

@@ -45,6 +45,8 @@ const FINISH: &str = "WITH
         ON CONFLICT (minute, tenant, guard, outcome, reason) DO UPDATE SET count = r.count + excluded.count)
     SELECT pg_notify($11, $12)";
 
+/// Whether there is a row, whenever it was.
+const TOLD: &str = "SELECT 1 FROM runguard_log WHERE id = $1 LIMIT 1";
 /// A session's rows of later than a time.
 const AHEAD: &str = "SELECT id, at FROM runguard_log WHERE session_number = $1 AND tenant = $2 AND session = $3 AND seq <= $4 AND at > $5";
 
@@ -285,12 +287,7 @@ impl PgLog {
     ) -> Result<Option<usize>, StoreError> {
         let rows = [row];
         let upto = i64::try_from(upto).unwrap_or(i64::MAX);
-        let work = async {
-            match self.try_erase(from, tenant, session, upto, &rows, Caution::Hopeful).await {
-                Err(failure) if failure.is_conflict() => self.try_erase(from, tenant, session, upto, &rows, Caution::Careful).await,
-                done => done,
-            }
-        };
+        let work = self.try_erase(from, tenant, session, upto, &rows);
         let erased = bounded(work).await.map_err(|failure| self.unwritten(&failure))?;
         if let Some((_, last_seq)) = erased {
             tell(&self.inner.committed, last_seq);
@@ -314,7 +311,6 @@ impl PgLog {
         session: &str,
         upto: i64,
         rows: &[RowWithEffects; 1],
-        caution: Caution,
     ) -> Result<Option<(usize, u64)>, Failure> {
         let mut wire = self.inner.writers.begin().await?;
         let last = hold_counter(&mut wire).await?;
@@ -340,10 +336,10 @@ impl PgLog {
         let remember = "INSERT INTO runguard_erased (session_number, at) SELECT number, max(at) FROM unnest($1::bigint[], $2::bigint[]) AS taken (number, at) GROUP BY number
             ON CONFLICT (session_number) DO UPDATE SET at = greatest(runguard_erased.at, excluded.at)";
         wire.execute_typed(remember, &[(&numbers, Type::INT8_ARRAY), (&times, Type::INT8_ARRAY)]).await?;
-        let batch = match caution {
-            Caution::Hopeful => Batch::new(self.names(), rows, &HashSet::new()),
-            Caution::Careful => self.careful_batch(&mut wire, rows).await?,
-        };
+        // Whoever else goes on with the same erasure may have told of it, with a time of its own.
+        let is_told = !wire.query_typed(TOLD, &[(&to_kept(&rows[0].row.id), Type::TEXT)]).await?.is_empty();
+        self.forget_days();
+        let batch = Batch::new(self.names(), if is_told { &[] } else { rows }, &HashSet::new());
         let moved = (ERASED_AT, EntryId { millis: last + 1, number: 0 });
         let (_, last_seq) = self.append(wire, last, batch, &[moved]).await?;
         Ok(Some((erased as usize, last_seq)))
