@@ -11,7 +11,7 @@ fn main() -> io::Result<()> {
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
     println!("cargo:rerun-if-changed=build.rs");
     pack_folder(&crate_folder.join("../../dashboard"), &out.join("dashboard"))?;
-    pack(&crate_folder.join("src/openapi/examples.json"), &out.join("examples.json.gz"))
+    pack(&crate_folder.join("../../docs/openapi.json"), &out.join("openapi.json.gz"))
 }
 
 fn pack_folder(from: &Path, to: &Path) -> io::Result<()> {

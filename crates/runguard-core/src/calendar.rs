@@ -10,6 +10,7 @@ use std::fmt;
 
 /// What a limit is counted anew with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Period {
     /// From midnight on.

@@ -32,6 +32,7 @@ const TEAMS_TEXT: usize = 1500;
 
 /// The words of incident services, from the least to the most urgent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "AlertSeverity"))]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// For the record.
@@ -61,6 +62,7 @@ impl Severity {
 
 /// Whether the trouble lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AlertState {
     /// It began, or goes on.

@@ -138,6 +138,21 @@ impl fmt::Display for Span {
     }
 }
 
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Span {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Span".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"type": "number", "minimum": 0, "description": "Seconds."})
+    }
+}
+
 impl Serialize for Span {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if self.0.is_multiple_of(1000) { serializer.serialize_u64(self.0 / 1000) } else { serializer.serialize_f64(self.0 as f64 / 1000.0) }

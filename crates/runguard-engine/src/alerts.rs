@@ -11,15 +11,16 @@
 mod baton;
 mod delivery;
 mod outbox;
+mod shown;
 mod targets;
 
 pub use outbox::{OutboxError, Status};
+pub use shown::{ShownAlert, ShownAlerts, ShownMessage};
 pub use targets::{Again, AlertMessage, Failed, Target, TargetKind, TargetSettings};
 
 use crate::clock::system_now;
 use crate::engine::Engine;
 use crate::erasure::Gone;
-use crate::keys::Caller;
 use baton::{AlerterPlace, Baton, cluster_of};
 pub(crate) use outbox::FILE;
 use outbox::{Outbox, Posting};
@@ -31,7 +32,7 @@ use runguard_guards::policy::{self, SettingsProblem, Tree};
 use runguard_insight::alert::{self, Alert, Firing, Rule, State};
 use runguard_store::{Cluster, Order, Row, RowFilter, StoreError};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,8 +56,6 @@ const DISTANCE: Duration = Duration::from_secs(15);
 const MOST_SEEN: usize = 10_000;
 const MOST_TARGETS: usize = 20;
 const MOST_RULES: usize = 50;
-/// Messages of a kind in one answer.
-const MOST_SHOWN: usize = 100;
 
 /// `[alerts]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -336,88 +335,6 @@ impl Alerts {
     pub async fn test(&self, name: Option<&str>) -> Option<Vec<Tested>> {
         test(&self.shared.targets, name).await
     }
-
-    /// What the caller may see, as the API shows it.
-    pub fn view(&self, engine: &Engine, caller: &Caller) -> Result<Value, OutboxError> {
-        let shared = &self.shared;
-        let tenant = (!caller.sees_all()).then_some(&*caller.tenant);
-        let firing = shared.firing.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let rules = shared.rules.iter().zip(firing).filter_map(|(rule, firing)| show_rule(rule, &firing, caller)).collect::<Vec<_>>();
-        let outbox = shared.outbox();
-        let messages = |status: Status| -> Result<Vec<Value>, OutboxError> {
-            let mut messages = outbox.list(status, tenant, MOST_SHOWN)?;
-            if !caller.is_admin_of_all() {
-                messages.iter_mut().for_each(hide_target);
-            }
-            Ok(messages)
-        };
-        let newest = engine.store.follower().committed();
-        Ok(json!({
-            "enabled": true,
-            "behind_rows": newest.saturating_sub(shared.read_upto.load(Ordering::Relaxed)),
-            "rules": rules,
-            "targets": if caller.is_admin_of_all() { self.show_targets(&outbox)? } else { Vec::new() },
-            "queued": messages(Status::Queued)?,
-            "delivered": messages(Status::Delivered)?,
-            "dead": messages(Status::Dead)?,
-            "queue_limit": outbox::MOST_QUEUED,
-            "dropped": if caller.is_admin_of_all() { Some(outbox.dropped()?) } else { None },
-        }))
-    }
-
-    fn show_targets(&self, outbox: &Outbox) -> Result<Vec<Value>, OutboxError> {
-        let problems = self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut targets = Vec::new();
-        for (target, problem) in self.shared.targets.iter().zip(problems) {
-            let count = |status| outbox.count(Some(&target.name), status);
-            targets.push(json!({
-                "name": target.name,
-                "kind": target.kind,
-                "host": target.host(),
-                "queued": count(Status::Queued)?,
-                "dead": count(Status::Dead)?,
-                "problem": problem,
-            }));
-        }
-        Ok(targets)
-    }
-}
-
-/// Who is told, and what kept them from hearing it, is the operator's business.
-fn hide_target(message: &mut Value) {
-    message["target"] = Value::Null;
-    message["problem"] = Value::Null;
-}
-
-/// What the API shows of a service that tells nobody.
-pub fn view_of_none(settings: &AlertSettings, caller: &Caller) -> Value {
-    let rules: Vec<Value> = settings.rules().iter().filter_map(|rule| show_rule(rule, &[], caller)).collect();
-    json!({"enabled": false, "behind_rows": 0, "rules": rules, "targets": [], "queued": [], "delivered": [], "dead": [],
-        "queue_limit": outbox::MOST_QUEUED, "dropped": 0})
-}
-
-/// `None`: a rule about a tenant that the caller does not see.
-fn show_rule(rule: &Rule, firing: &[Firing], caller: &Caller) -> Option<Value> {
-    if rule.tenant.as_deref().is_some_and(|tenant| !caller.sees(tenant)) {
-        return None;
-    }
-    let firing: Vec<Value> = firing
-        .iter()
-        .filter(|firing| caller.sees(&firing.tenant))
-        .map(|firing| {
-            let since = firing.since.as_millis();
-            json!({"dedup_key": firing.dedup_key, "tenant": firing.tenant, "title": firing.title, "since": targets::time_text(since), "since_ms": since})
-        })
-        .collect();
-    let mut shown = json!(rule);
-    if !caller.is_admin_of_all() {
-        shown["to"] = json!([]);
-    }
-    shown["at"] = json!(rule.thresholds());
-    shown["window_seconds"] = json!(rule.window.as_seconds());
-    shown["cooldown_seconds"] = json!(rule.cooldown.as_seconds());
-    shown["firing"] = json!(firing);
-    Some(shown)
 }
 
 /// Sends a test alert to one target or to all, each by itself. `None`: there is no such target.

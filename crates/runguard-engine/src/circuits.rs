@@ -10,6 +10,7 @@ use runguard_core::text::StoreText;
 use runguard_guards::guard::api_circuit::{self, CircuitView};
 use runguard_guards::guard::{Place, Scope};
 use runguard_store::{Decided, Family, Labelled, StoreError};
+use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,7 +51,8 @@ impl CircuitQuery {
 }
 
 /// Circuits by phase.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PhaseCounts {
     pub closed: u64,
     pub half_open: u64,

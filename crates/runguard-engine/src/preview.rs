@@ -75,7 +75,9 @@ pub enum PreviewError {
     Store(#[from] StoreError),
 }
 
+/// How requests ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Counts {
     pub allowed: u64,
     pub would_block: u64,

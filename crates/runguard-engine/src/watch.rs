@@ -10,6 +10,7 @@ use crate::engine::Engine;
 use crate::keys::{KEY_FILE, KeyRing};
 use crate::settings::{DEFAULT_FILE, Origin};
 use runguard_core::Timestamp;
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +19,9 @@ use std::time::{Duration, SystemTime};
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// What is looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Watched {
     Settings,
     Keys,

@@ -33,10 +33,7 @@ impl Passing {
 
     /// A mistake of ours in the provider's shape.
     pub fn problem(&self, problem: &Problem) -> Reply {
-        let kind = problem.status();
-        let said = problem.to_json();
-        let text = ["detail", "title"].iter().find_map(|name| said.get(name)?.as_str()).unwrap_or("The request was refused.").to_owned();
-        Refusal::new(kind, "runguard", text).into_reply(self.dialect)
+        Refusal::new(problem.status(), "runguard", problem.detail().to_owned()).into_reply(self.dialect)
     }
 }
 

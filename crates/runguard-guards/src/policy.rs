@@ -26,6 +26,7 @@ use std::sync::Arc;
 /// What a guard's or a rule's refusal does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Mode {
     /// Not looked at.
     Off,

@@ -9,13 +9,14 @@ use axum::response::{IntoResponse, Response};
 use hyper::StatusCode;
 use hyper::header::{self, HeaderName, HeaderValue};
 pub use kinds::Kind;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 pub const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
 static SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// What is wrong with one field.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FieldProblem {
     pub field: String,
     pub problem: String,
@@ -30,6 +31,20 @@ pub struct Problem {
     retry_after_seconds: Option<u64>,
     allow: Option<&'static str>,
     closes: Closes,
+}
+
+/// An error (RFC 9457).
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Problem"))]
+pub struct ProblemBody<'a> {
+    /// Where the service tells of this kind of problem.
+    #[serde(rename = "type")]
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "uri-reference")))]
+    kind: String,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    errors: &'a [FieldProblem],
 }
 
 /// Whether the connection can be used for another request.
@@ -63,6 +78,10 @@ impl Problem {
 
     pub fn status(&self) -> StatusCode {
         self.status
+    }
+
+    pub fn detail(&self) -> &str {
+        &self.detail
     }
 
     /// `index` is the address that lists the routes.
@@ -174,18 +193,19 @@ impl Problem {
         Self { closes: Closes::Yes, ..self }
     }
 
-    pub fn to_json(&self) -> Value {
-        json!({
-            "type": format!("{}{}", kinds::PAGES, self.kind.code),
-            "title": self.kind.title,
-            "status": self.status.as_u16(),
-            "detail": self.detail,
-            "errors": self.errors.iter().map(|error| json!({"field": error.field, "problem": error.problem})).collect::<Vec<_>>(),
-        })
+    fn to_json(&self) -> String {
+        let body = ProblemBody {
+            kind: format!("{}{}", kinds::PAGES, self.kind.code),
+            title: self.kind.title,
+            status: self.status.as_u16(),
+            detail: &self.detail,
+            errors: &self.errors,
+        };
+        serde_json::to_string(&body).unwrap_or_default()
     }
 
     pub fn into_reply(self) -> Reply {
-        let mut response = reply(self.status, CONTENT_TYPE, self.to_json().to_string());
+        let mut response = reply(self.status, CONTENT_TYPE, self.to_json());
         let headers = response.headers_mut();
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -208,7 +228,7 @@ impl Problem {
 
     /// The whole answer as it goes over a connection that has no HTTP state any more.
     pub(crate) fn to_wire(&self) -> Vec<u8> {
-        let body = self.to_json().to_string();
+        let body = self.to_json();
         let reason = self.status.canonical_reason().unwrap_or_default();
         format!(
             "HTTP/1.1 {} {reason}\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",

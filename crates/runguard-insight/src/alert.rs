@@ -41,6 +41,7 @@ const MAX_SHOWN_CHARS: usize = 80;
 
 /// What a rule looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum When {
     /// A circuit opens; resolved when it closes.
@@ -82,6 +83,7 @@ impl When {
 
 /// What blocks are counted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Dimension {
     Tenant,
@@ -92,6 +94,7 @@ pub enum Dimension {
 
 /// What consumption is counted in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ConsumptionUnit"))]
 #[serde(rename_all = "snake_case")]
 pub enum Counted {
     Credits,
@@ -116,6 +119,7 @@ const AT_CONSUMPTION: [u8; 3] = [60, 80, 100];
 
 /// A rule, as the settings have it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
     pub name: String,
@@ -137,6 +141,7 @@ pub struct Rule {
     pub limit: f64,
     pub unit: Counted,
     pub period: Period,
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub time_zone: Zone,
     pub factor: f64,
     pub at_least: f64,

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 
 /// Everything a dashboard shows of a time. Lists are sorted by weight, the heaviest first, and bounded.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Overview {
     /// In RFC 3339, and in milliseconds.
@@ -46,6 +47,7 @@ pub struct Overview {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Filters {
     pub tenant: Option<String>,
@@ -54,6 +56,7 @@ pub struct Filters {
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Totals {
     pub decisions: u64,
@@ -66,6 +69,7 @@ pub struct Totals {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Series {
     pub starts_ms: Vec<i64>,
@@ -74,6 +78,7 @@ pub struct Series {
 
 /// One number a bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Outcomes {
     pub allowed: Vec<u64>,
@@ -82,6 +87,7 @@ pub struct Outcomes {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ReasonCount {
     pub guard: String,
@@ -93,6 +99,7 @@ pub struct ReasonCount {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "CountedSubject"))]
 #[serde(default)]
 pub struct Counted {
     pub subject: String,
@@ -100,6 +107,7 @@ pub struct Counted {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct SubjectCount {
     pub guard: String,
@@ -111,6 +119,7 @@ pub struct SubjectCount {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Handoffs {
     pub edges: Vec<Edge>,
@@ -118,6 +127,7 @@ pub struct Handoffs {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Edge {
     pub source: String,
@@ -127,6 +137,7 @@ pub struct Edge {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Chain {
     pub chain: Vec<String>,
@@ -135,6 +146,7 @@ pub struct Chain {
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Topic {
     pub topic: String,
@@ -164,6 +176,7 @@ pub struct Topic {
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Action {
     pub action: String,
@@ -174,6 +187,7 @@ pub struct Action {
 
 /// What agents were to reach, as far as they say.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Goal {
     /// A digest of its words.
@@ -192,6 +206,7 @@ pub struct Goal {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct GoalAction {
     pub action: String,
@@ -202,6 +217,7 @@ pub struct GoalAction {
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Endpoint {
     pub endpoint: String,
@@ -216,6 +232,7 @@ pub struct Endpoint {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Entity {
     pub entity: String,
@@ -226,6 +243,7 @@ pub struct Entity {
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct BudgetSeen {
     pub budget: String,
@@ -238,6 +256,7 @@ pub struct BudgetSeen {
 
 /// When in the day something happens: a release, a batch, a shift shows here.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Hours {
     pub guard: String,
@@ -249,6 +268,7 @@ pub struct Hours {
 
 /// One piece of advice, with what it rests on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Insight {
     /// A stable name of the kind: `documentation_gap`, `handoff_gap`, …
     pub id: String,
@@ -279,6 +299,7 @@ impl Insight {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "InsightSeverity"))]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     Low,
@@ -291,6 +312,7 @@ impl Severity {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Saves {
     pub operations: u64,

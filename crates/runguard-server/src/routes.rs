@@ -24,7 +24,11 @@ use axum::Router;
 use axum::extract::Request;
 use axum::response::Response;
 use axum::routing::{MethodRouter, any, delete, get, post};
-use runguard_http::reply::{Reply, into_axum};
+use hyper::StatusCode;
+use runguard_http::reply::{JSON, Reply, into_axum, reply};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::sync::Arc;
 
 type State = axum::extract::State<Arc<App>>;
@@ -129,6 +133,27 @@ fn find(path: &str) -> Option<&'static Route> {
         }
     };
     TABLE.iter().find(|route| same(route.path))
+}
+
+/// A good answer: this, as JSON.
+pub(crate) fn shown(body: &impl Serialize) -> Result<Reply, Problem> {
+    shown_as(StatusCode::OK, body)
+}
+
+pub(crate) fn shown_as(status: StatusCode, body: &impl Serialize) -> Result<Reply, Problem> {
+    let text = serde_json::to_string(body).map_err(|error| Problem::not_ready(format!("the answer cannot be written: {error}")))?;
+    Ok(reply(status, JSON, text))
+}
+
+/// The body of a request that may have none. `fields` says what may stand in it.
+pub(crate) fn read_body<T: DeserializeOwned + Default>(body: &[u8], fields: &str) -> Result<T, Problem> {
+    if body.is_empty() {
+        return Ok(T::default());
+    }
+    let body: Value = serde_json::from_slice(body).map_err(|_| Problem::query("body", "is not JSON"))?;
+    // A list would be read as the fields in their order.
+    let read = if body.is_object() { serde_json::from_value(body).ok() } else { None };
+    read.ok_or_else(|| Problem::query("body", format!("must be an object with {fields}, and nothing else")))
 }
 
 /// What a handler gives: an answer or a problem.

@@ -126,6 +126,7 @@ impl CircuitSettings {
 
 /// How a circuit stands, as callers and operators are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// Calls pass.

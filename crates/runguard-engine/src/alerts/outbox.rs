@@ -6,14 +6,14 @@
 //!
 //! The file can be lost: then alerts begin at the end of the log, because old news is no alert.
 
-use super::targets::{AlertMessage, TargetKind, shown_alert, time_text};
+use super::shown::ShownMessage;
+use super::targets::{AlertMessage, TargetKind, time_text};
 use crate::erasure::Gone;
 use runguard_core::notice::AlertState;
 use runguard_insight::alert::{Alert, Rule, State};
 use runguard_store::files::{make_database_private, remove_database};
 use runguard_store::scrub::{self, BUSY};
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior, params};
-use serde_json::{Value, json};
 use std::path::Path;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -351,25 +351,25 @@ impl Outbox {
     }
 
     /// The newest messages of a kind, as the API shows them.
-    pub(super) fn list(&self, status: Status, tenant: Option<&str>, limit: usize) -> Result<Vec<Value>> {
+    pub(super) fn list(&self, status: Status, tenant: Option<&str>, limit: usize) -> Result<Vec<ShownMessage>> {
         let mut select = self.connection.prepare_cached(
             "SELECT id, message_id, target, attempts, created_ms, next_ms, finished_ms, problem, alert FROM outbox
              WHERE status = ?1 AND (?2 IS NULL OR tenant = ?2) ORDER BY coalesce(finished_ms, 0) DESC, id DESC LIMIT ?3",
         )?;
         let rows = select.query_map(params![status.code(), tenant, limit as i64], |row| {
             let alert: Option<Alert> = serde_json::from_str(row.get_ref(8)?.as_str().unwrap_or_default()).ok();
-            let mut shown = alert.as_ref().map_or_else(|| json!({}), shown_alert);
-            let time = |millis: Option<i64>| millis.map(time_text);
-            let next: i64 = row.get(5)?;
-            shown["id"] = json!(row.get::<_, i64>(0)?.to_string());
-            shown["message_id"] = json!(row.get::<_, String>(1)?);
-            shown["target"] = json!(row.get::<_, String>(2)?);
-            shown["attempts"] = json!(row.get::<_, u32>(3)?);
-            shown["created"] = json!(time(Some(row.get(4)?)));
-            shown["next_attempt"] = json!(if status == Status::Queued && next > 0 { time(Some(next)) } else { None });
-            shown["finished"] = json!(time(row.get(6)?));
-            shown["problem"] = json!(row.get::<_, Option<String>>(7)?);
-            Ok(shown)
+            let (next, finished): (i64, Option<i64>) = (row.get(5)?, row.get(6)?);
+            Ok(ShownMessage {
+                alert: alert.map(Into::into),
+                id: row.get::<_, i64>(0)?.to_string(),
+                message_id: row.get(1)?,
+                target: row.get(2)?,
+                attempts: row.get(3)?,
+                created: time_text(row.get(4)?),
+                next_attempt: (status == Status::Queued && next > 0).then(|| time_text(next)),
+                finished: finished.map(time_text),
+                problem: row.get(7)?,
+            })
         })?;
         Ok(rows.collect::<std::result::Result<_, _>>()?)
     }

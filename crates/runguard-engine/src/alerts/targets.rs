@@ -6,6 +6,7 @@
 
 mod email;
 
+use super::shown::ShownAlert;
 use crate::settings::shown_variable;
 use email::{MOST_RECEIVERS, Mailbox, Server, is_address};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -43,6 +44,7 @@ const PAGERDUTY_URL: &str = "https://events.pagerduty.com/v2/enqueue";
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum TargetKind {
     Slack,
@@ -545,30 +547,10 @@ fn notice(alert: &Alert, message_id: &str) -> Notice {
 
 fn webhook(message: &AlertMessage, link: Option<&str>) -> Value {
     let Some(alert) = message.alerts.first() else { return Value::Null };
-    let mut data = shown_alert(alert);
+    let mut data = json!(ShownAlert::from(alert.clone()));
     data["id"] = json!(message.id);
     data["link"] = json!(link);
     json!({"type": format!("alert.{}", alert.state.code()), "timestamp": time_text(alert.at.as_millis()), "data": data})
-}
-
-/// An alert as programs read it.
-pub(super) fn shown_alert(alert: &Alert) -> Value {
-    json!({
-        "rule": alert.rule,
-        "dedup_key": alert.dedup_key,
-        "state": alert.state,
-        "severity": alert.severity,
-        "title": alert.title,
-        "text": alert.text,
-        "tenant": alert.tenant,
-        "guard": alert.guard,
-        "reason": alert.reason,
-        "subject": alert.subject,
-        "session_id": alert.session,
-        "decision_id": alert.decision_id,
-        "time": time_text(alert.at.as_millis()),
-        "time_ms": alert.at.as_millis(),
-    })
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ const MOST_STEPS: usize = 500;
 const MOST_DAYS: usize = 2_000;
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Consumption {
     /// In RFC 3339, and in milliseconds.
@@ -36,6 +37,7 @@ pub struct Consumption {
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Day {
     pub day: String,
@@ -51,6 +53,7 @@ pub struct Day {
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Step {
     pub day: String,
@@ -67,6 +70,7 @@ pub struct Step {
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Week {
     /// Its Monday.

@@ -171,6 +171,7 @@ impl SessionQuery {
 
 /// One entry of the list.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ListedSession {
     pub session_id: String,
@@ -192,6 +193,7 @@ pub struct ListedSession {
 
 /// A page of sessions.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct SessionList {
     /// In RFC 3339, and in milliseconds.

@@ -82,6 +82,7 @@ impl By {
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Spent {
     /// In RFC 3339, and in milliseconds.
@@ -98,6 +99,7 @@ pub struct Spent {
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Group {
     pub by: String,
@@ -106,6 +108,7 @@ pub struct Group {
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Entry {
     pub name: String,
@@ -116,6 +119,7 @@ pub struct Entry {
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Sum {
     /// Model calls that were paid for.
@@ -155,6 +159,7 @@ impl Sum {
 
 /// How a budget stands at this moment: one that many share, or a run's.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct BudgetStands {
     pub tenant: String,
@@ -170,6 +175,7 @@ pub struct BudgetStands {
 
 /// How an account stands.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Figures {
     pub spent_usd: f64,
@@ -311,6 +317,7 @@ pub fn names(range: &Range, cells: &Cells) -> SpentFor {
 
 /// How a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
     /// It asked lately.
@@ -352,6 +359,7 @@ impl RunState {
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Run {
     pub run: String,
@@ -435,6 +443,7 @@ pub struct RunQuery {
 
 /// A page of runs.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Runs {
     pub since: String,

@@ -1,25 +1,16 @@
 //! What was asked and answered once, beside every operation. `tests/acceptance/test_examples.py` plays it again, and writes the file.
 
-use crate::packed::Packed;
 use serde_json::{Map, Value};
 use std::sync::LazyLock;
 
 /// By `METHOD /path`: a `request`, `parameters` by name, and `answers` by status.
-static EXAMPLES: LazyLock<Map<String, Value>> = LazyLock::new(|| {
-    let packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/examples.json.gz")));
-    serde_json::from_str(&packed.text()).unwrap_or_default()
-});
-
-/// The example of an operation; null where there is none.
-pub(super) fn of(method: &str, path: &str) -> &'static Value {
-    EXAMPLES.get(&format!("{} {path}", method.to_uppercase())).unwrap_or(&Value::Null)
-}
+static EXAMPLES: LazyLock<Map<String, Value>> = LazyLock::new(|| serde_json::from_str(include_str!("examples.json")).unwrap_or_default());
 
 /// Puts them where the document has room for them.
 pub(super) fn add(paths: &mut Map<String, Value>) {
     for (path, operations) in paths {
         for (method, operation) in operations.as_object_mut().into_iter().flatten() {
-            let example = of(method, path);
+            let Some(example) = EXAMPLES.get(&format!("{} {path}", method.to_uppercase())) else { continue };
             if !example["request"].is_null() {
                 operation["requestBody"]["content"]["application/json"]["example"] = example["request"].clone();
             }

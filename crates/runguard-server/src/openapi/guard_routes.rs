@@ -1,13 +1,12 @@
 //! The routes of the guards, made from their tables.
 
-use super::json::json;
 use crate::routes::guards::BODY;
 use runguard_core::Reason;
 use runguard_core::calendar::Period;
 use runguard_core::ledger::{KNOWN_PER, MOST_SCOPES};
 use runguard_guards::guard::{AnswerKind, Route, RouteKind};
 use runguard_guards::input::{Field, Kind, MAX_ID_CHARS, MAX_NAMES, MAX_TEXT_BYTES, MOST_STEPS, REQUEST_ID};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// What a route may answer with, and what every one that needs a key may: a body that does not fit or come, a caller that asks
 /// too much.

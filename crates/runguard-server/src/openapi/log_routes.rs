@@ -1,47 +1,45 @@
 //! The routes that are no guard's: the log, what is read out of it, circuits, alerts, settings.
 
+use super::document::Schemas;
 use super::guard_routes::problems;
-use super::json::json;
-use super::log_schemas::{
-    alerts_schema, budget_schema, circuits_schema, consumption_schema, described, guards_schema, list, maybe, object, overview_schema,
-    put_aside_schema, ready_schema, runs_schema, session_list_schema, settings_schema, spend_schema, state_schema,
-};
-use crate::routes::insights::Show;
+use crate::openapi::ShownGuards;
+use crate::routes::alerts::{Queued, ShownTests, TestAsked};
+use crate::routes::circuits::{ShownCircuit, ShownCircuits};
+use crate::routes::decisions::{Shown, ShownDecisions};
+use crate::routes::health::{Health, Readiness};
+use crate::routes::insights::{ChangedAdvice, Show, ShownAdvice, SnoozeAsked};
+use crate::routes::preview::ShownPreview;
 use crate::routes::query::Bucket;
-use crate::routes::spend::MAX_NOTE_CHARS;
+use crate::routes::sessions::{BeingErased, Erased, ShownSession};
+use crate::routes::settings::ShownSettings;
+use crate::routes::spend::{ChangedRun, StopAsked};
+use crate::routes::stats::ShownStats;
 use runguard_core::breaker::Phase;
 use runguard_core::row::{Kind, Outcome};
 use runguard_core::{GuardName, Reason};
+use runguard_engine::alerts::ShownAlerts;
 use runguard_guards::input::MAX_ID_CHARS;
-use runguard_insight::insight;
-use runguard_insight::insight::session_list::SessionSort;
-use runguard_insight::insight::spend::{By, RunState, Sort};
-use serde_json::Value;
+use runguard_insight::insight::Overview;
+use runguard_insight::insight::consumption::Consumption;
+use runguard_insight::insight::session_list::{SessionList, SessionSort};
+use runguard_insight::insight::spend::{By, RunState, Runs, Sort, Spent};
+use schemars::JsonSchema;
+use serde_json::{Value, json};
 
-fn preview_operation() -> Value {
+fn preview_operation(schemas: &mut Schemas) -> Value {
     let time = json!({"type": ["string", "integer", "null"], "examples": ["7d", "2026-11-15T08:00:00Z"]});
     let name = |about: &str| json!({"type": ["string", "null"], "maxLength": MAX_ID_CHARS, "description": about});
-    let counts = json!({"type": "object", "required": ["allowed", "would_block", "blocked"], "properties": {"allowed": {"type": "integer"}, "would_block": {"type": "integer"}, "blocked": {"type": "integer"}}});
     let body = json!({"type": "object", "required": ["guard"], "additionalProperties": false, "properties": {
         "guard": {"enum": GuardName::ALL.iter().map(|guard| guard.code()).collect::<Vec<_>>()},
         "settings": {"type": ["object", "null"], "description": "Changed settings, as they would stand below the guard's table.", "examples": [{"max_visits_per_bot": 3}]},
         "since": time, "until": time, "tenant": name("Another tenant than the key's own; needs a key of all tenants."), "subject": name("Count only what is about this."),
     }, "examples": [{"guard": "handoff", "settings": {"max_visits_per_bot": 3}, "since": "7d"}]});
-    let changed = json!({"type": "object", "required": ["decision_id", "session_id", "subject", "before", "after", "reason"], "properties": {
-        "decision_id": {"type": "string"}, "time": {"type": "string"}, "tenant": {"type": "string"}, "session_id": {"type": "string"}, "subject": {"type": "string"},
-        "before": {"type": "string"}, "after": {"type": "string"}, "reason": {"type": ["string", "null"]}}});
-    let schema = json!({"type": "object", "required": ["guard", "rows", "truncated", "before", "after", "changed_total", "changed", "inexact"], "properties": {
-        "guard": {"type": "string"}, "tenant": {"type": ["string", "null"]}, "since": {"type": "string"}, "until": {"type": "string"},
-        "rows": {"type": "integer", "description": "Decisions looked at."}, "warm_up_rows": {"type": "integer", "description": "Decisions before them, for the states they met."},
-        "truncated": {"type": "boolean", "description": "There are more rows than are looked at; these are the newest."},
-        "before": counts, "after": counts, "changed_total": {"type": "integer"}, "changed": {"type": "array", "maxItems": 50, "items": changed},
-        "inexact": {"type": "array", "items": {"type": "string"}, "description": "What keeps it from being exact, with numbers."}}});
     let mut operation = operation(
         "log",
         "preview",
         "What changed settings would have done to the logged requests.",
         &[],
-        (200, json_response("What would have changed.", &schema)),
+        (200, answer::<ShownPreview>(schemas, "What would have changed.")),
         &[400, 401, 403, 422, 503],
     );
     operation["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": body}}});
@@ -83,6 +81,16 @@ fn json_response(description: &str, schema: &Value) -> Value {
     json!({"description": description, "content": {"application/json": {"schema": schema}}})
 }
 
+/// What this type is written out as.
+fn answer<T: JsonSchema>(schemas: &mut Schemas, description: &str) -> Value {
+    json_response(description, &schemas.answer::<T>())
+}
+
+/// A body that may be left out.
+fn may_say<T: JsonSchema>(schemas: &mut Schemas) -> Value {
+    json!({"required": false, "content": {"application/json": {"schema": schemas.request::<T>()}}})
+}
+
 /// One operation: its name, what it does, parameters, the good answer with its status, and the bad statuses.
 pub(super) fn operation(tag: &str, id: &str, summary: &str, parameters: &[Value], good: (u16, Value), bad: &[u16]) -> Value {
     let mut responses = problems(bad);
@@ -90,20 +98,16 @@ pub(super) fn operation(tag: &str, id: &str, summary: &str, parameters: &[Value]
     json!({"operationId": id, "tags": [tag], "summary": summary, "parameters": parameters, "responses": responses})
 }
 
-pub(super) fn log_routes() -> Vec<(&'static str, Value)> {
+pub(super) fn log_routes(schemas: &mut Schemas) -> Vec<(&'static str, Value)> {
     const READ: &[u16] = &[400, 401, 403, 422, 503];
     const FIND: &[u16] = &[400, 401, 403, 404, 422, 503];
-    let decision = json!({"$ref": "#/components/schemas/Decision"});
-    let circuit = json!({"$ref": "#/components/schemas/Circuit"});
-    let cursor = maybe("string");
-    let (text, whole) = (json!({"type": "string"}), json!({"type": "integer", "minimum": 0}));
+    let text = json!({"type": "string"});
     let in_path_like = |name: &str, about: &str, pattern: &str| json!({"name": name, "in": "path", "required": true, "description": about, "schema": {"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARS, "pattern": pattern}});
     let in_path = |name: &str, about: &str| in_path_like(name, about, "^[A-Za-z0-9._:~-]+$");
     // As the guards take it.
     let session = in_path_like("session_id", "The session.", "[^\\s]");
     let tenant = query("tenant", "Another tenant than the key's own; needs a key of all tenants.", &json!({"type": "string"}));
-    let list_schema = json!({"type": "object", "required": ["decisions", "next_cursor"], "properties": {"decisions": {"type": "array", "items": decision}, "next_cursor": cursor}});
-    let mut page = json_response("A page.", &list_schema);
+    let mut page = answer::<ShownDecisions<'_>>(schemas, "A page.");
     page["content"]["application/x-ndjson"] = json!({"schema": {"type": "string"}});
     page["content"]["text/csv"] = json!({"schema": {"type": "string"}});
     let list_parameters = [
@@ -119,60 +123,25 @@ pub(super) fn log_routes() -> Vec<(&'static str, Value)> {
         ],
     ]
     .concat();
-    let session_schema = json!({
-        "type": "object",
-        "required": ["session_id", "tenant", "counts", "counters", "budgets", "timeline", "next_cursor"],
-        "properties": {
-            "session_id": {"type": "string"}, "tenant": {"type": "string"},
-            "first_seen": {"type": ["string", "null"], "description": "Of the decisions in this answer."}, "last_seen": {"type": ["string", "null"], "description": "Of the decisions in this answer."},
-            "counts": described(object(&[("allowed", &whole), ("would_block", &whole), ("blocked", &whole)]), "Of the decisions in this answer; where `next_cursor` is no null there are more."),
-            "counters": {"type": "array", "items": {"type": "object", "required": ["guard", "subject", "used", "ceiling", "window_seconds", "allowed_next", "reason", "retry_after_seconds"], "properties": {
-                "guard": {"type": "string"}, "subject": {"type": "string"}, "used": {"type": "integer"}, "ceiling": {"type": "integer"},
-                "window_seconds": {"type": "integer"}, "allowed_next": {"type": "boolean"}, "reason": {"type": ["string", "null"]}, "retry_after_seconds": {"type": ["integer", "null"]}}}},
-            "budgets": described(list(&budget_schema("Which of them: its own by its name, mostly default; a scope that is the run's such as run/day.")), "What the session may spend, as it stands at this moment."),
-            "timeline": {"type": "array", "items": decision}, "next_cursor": cursor,
-        },
-    });
-    let counts = list(&object(&[("guard", &text), ("outcome", &text), ("reason", &maybe("string")), ("count", &whole)]));
-    let stats_schema = object(&[
-        ("since", &text),
-        ("until", &text),
-        ("bucket_seconds", &whole),
-        ("totals", &counts),
-        ("buckets", &list(&object(&[("start", &text), ("counts", &counts)]))),
-    ]);
     let stats_parameters = [
         filters().into_iter().filter(|filter| ["guard", "tenant", "since", "until"].iter().any(|name| filter["name"] == *name)).collect(),
         vec![query("bucket", "minute, hour (default) or day.", &json!({"enum": Bucket::ALL.map(Bucket::code)}))],
     ]
     .concat();
-    let insight_schema = json!({"type": "object", "required": ["key", "put_aside", "id", "title", "advice", "severity", "score", "guard", "subject", "setting", "evidence", "sessions", "saves"], "properties": {
-        "key": {"type": "string", "description": "What this piece of advice is known by."}, "put_aside": put_aside_schema(),
-        "id": {"type": "string", "description": "The kind of advice."}, "title": {"type": "string"}, "advice": {"type": "string", "description": "What to do, and why."},
-        "severity": {"enum": insight::Severity::ALL}, "score": {"type": "number", "description": "What it is sorted by."},
-        "guard": {"type": ["string", "null"]}, "subject": {"type": ["string", "null"], "description": "The flow it is about."},
-        "setting": {"type": ["string", "null"], "description": "The setting to change, as a path in the settings file."},
-        "evidence": {"type": "object", "additionalProperties": true, "description": "The numbers behind it."}, "sessions": {"type": "array", "items": {"type": "string"}, "description": "Sessions to look at."},
-        "saves": {"type": "object", "required": ["operations", "usd"], "properties": {"operations": {"type": "integer"}, "usd": {"type": "number"}}}}});
-    let insights_schema = json!({"type": "object", "required": ["since", "until", "behind_rows", "put_aside", "insights"], "properties": {
-        "since": {"type": "string"}, "until": {"type": "string"}, "behind_rows": {"type": "integer", "description": "Decisions that are logged and not yet looked at."},
-        "put_aside": {"type": "integer", "minimum": 0, "description": "Pieces of advice that are put aside; shown with `show=all`."},
-        "insights": {"type": "array", "items": insight_schema}}});
     let advice_parameters = [
         filters().into_iter().filter(|filter| ["tenant", "since", "until"].iter().any(|name| filter["name"] == *name)).collect(),
         vec![query("show", "current (default): what is not put aside. all: that, too.", &json!({"enum": Show::CODES}))],
     ]
     .concat();
+    let changed_advice = answer::<ChangedAdvice>(schemas, "How it stands.");
     let change_advice = |verb: &str, summary: &str| {
-        let changed = object(&[("key", &text), ("tenant", &maybe("string")), ("put_aside", &put_aside_schema())]);
         let key = json!({"name": "key", "in": "path", "required": true, "description": "The advice's.", "schema": {"type": "string", "pattern": "^[0-9a-fA-F]{16}$"}});
         let parameters =
             [key, query("tenant", "In the list of this tenant; else in that which the caller sees without naming one.", &text)];
-        operation("operations", &format!("insight_{verb}"), summary, &parameters, (200, json_response("How it stands.", &changed)), FIND)
+        operation("operations", &format!("insight_{verb}"), summary, &parameters, (200, changed_advice.clone()), FIND)
     };
     let mut snooze_advice = change_advice("snooze", "Puts a piece of advice aside for a while.");
-    snooze_advice["requestBody"] = json!({"required": false, "content": {"application/json": {"schema":
-        {"type": "object", "properties": {"for": {"type": ["string", "null"], "description": "How long, such as 36h; 7d unless told.", "examples": ["7d"]}}, "additionalProperties": false}}}});
+    snooze_advice["requestBody"] = may_say::<SnoozeAsked>(schemas);
     let insights_parameters: Vec<Value> =
         filters().into_iter().filter(|filter| ["tenant", "since", "until"].iter().any(|name| filter["name"] == *name)).collect();
     let consumption_parameters = [
@@ -213,15 +182,13 @@ pub(super) fn log_routes() -> Vec<(&'static str, Value)> {
         paging(100),
     ]
     .concat();
+    let changed_run = answer::<ChangedRun>(schemas, "The run after it.");
     let control_run = |verb: &str, summary: &str| {
-        let changed = object(&[("run", &text), ("tenant", &text), ("state", &state_schema()), ("note", &maybe("string"))]);
         let parameters = [in_path("run", "The run."), tenant.clone()];
-        operation("operations", &format!("run_{verb}"), summary, &parameters, (200, json_response("The run after it.", &changed)), FIND)
+        operation("operations", &format!("run_{verb}"), summary, &parameters, (200, changed_run.clone()), FIND)
     };
     let mut stop_run = control_run("stop", "Blocks every further model call of a run, until it is resumed.");
-    let note = json!({"type": ["string", "null"], "maxLength": MAX_NOTE_CHARS, "description": "Told to whoever is blocked."});
-    stop_run["requestBody"] = json!({"required": false, "content": {"application/json": {"schema":
-        {"type": "object", "properties": {"note": note}, "additionalProperties": false}}}});
+    stop_run["requestBody"] = may_say::<StopAsked>(schemas);
     let overview_parameters = [
         filters()
             .into_iter()
@@ -234,38 +201,23 @@ pub(super) fn log_routes() -> Vec<(&'static str, Value)> {
         )],
     ]
     .concat();
-    let status_schema = object(&[("status", &text)]);
     let text = |kind: &str, description: &str| json!({"description": description, "content": {kind: {"schema": {"type": "string"}}}});
+    let circuit = answer::<ShownCircuit>(schemas, "The circuit after it.");
     let control = |verb: &str, summary: &str| {
         let parameters = [in_path("endpoint_key", "The endpoint."), tenant.clone()];
-        json!({"post": operation("operations", &format!("circuit_{verb}"), summary, &parameters, (200, json_response("The circuit after it.", &circuit)), FIND)})
+        json!({"post": operation("operations", &format!("circuit_{verb}"), summary, &parameters, (200, circuit.clone()), FIND)})
     };
     let mut erase = operation(
         "operations",
         "erase_session",
         "Removes everything known of a session.",
         &[session.clone(), tenant.clone()],
-        (
-            200,
-            json_response(
-                "Gone, from every file.",
-                &json!({"type": "object", "required": ["erased"], "properties": {"erased": {"const": true}, "log_entries": {"type": "integer"}}}),
-            ),
-        ),
+        (200, answer::<Erased>(schemas, "Gone, from every file.")),
         FIND,
     );
-    erase["responses"]["202"] = json_response(
+    erase["responses"]["202"] = answer::<BeingErased>(
+        schemas,
         "It has begun, and is finished by itself. `the log` in `pending`: nodes decide alone for it until the shared state and the log are there. Otherwise nothing shows it any more, but a process that reads an old state of a file keeps its bytes there, or another node has yet to confirm.",
-        &json!({
-            "type": "object",
-            "required": ["erased", "pending", "message"],
-            "properties": {
-                "erased": {"const": false},
-                "log_entries": {"type": "integer"},
-                "pending": {"type": "array", "items": {"type": "string"}, "description": "`the log`, the files, or the nodes."},
-                "message": {"type": "string"},
-            },
-        }),
     );
     let mut metrics = text("text/plain", "Metrics, in the text format 0.0.4 or, for those who ask for it, as OpenMetrics.");
     metrics["content"]["application/openmetrics-text"] = metrics["content"]["text/plain"].clone();
@@ -273,28 +225,28 @@ pub(super) fn log_routes() -> Vec<(&'static str, Value)> {
         ("/v1/decisions", json!({"get": operation("log", "decisions", "The log, newest first.", &list_parameters, (200, page), READ)})),
         (
             "/v1/decisions/{decision_id}",
-            json!({"get": operation("log", "decision", "One decision.", &[in_path("decision_id", "Its id.")], (200, json_response("The decision.", &decision)), FIND)}),
+            json!({"get": operation("log", "decision", "One decision.", &[in_path("decision_id", "Its id.")], (200, answer::<Shown<'_>>(schemas, "The decision.")), FIND)}),
         ),
         (
             "/v1/sessions",
             json!({"get": operation("log", "sessions",
                 "Sessions that were seen in a time (default the last 7 days), found by how their names begin, sorted, in pages. The 200,000 seen last are kept.",
-                &sessions_parameters, (200, json_response("Sessions.", &session_list_schema())), READ)}),
+                &sessions_parameters, (200, answer::<SessionList>(schemas, "Sessions.")), READ)}),
         ),
         (
             "/v1/sessions/{session_id}",
             json!({
-                "get": operation("log", "session", "A session: timeline, counters, what would be allowed next.", &[vec![session, tenant.clone()], paging(1000)].concat(), (200, json_response("The session.", &session_schema)), FIND),
+                "get": operation("log", "session", "A session: timeline, counters, what would be allowed next.", &[vec![session, tenant.clone()], paging(1000)].concat(), (200, answer::<ShownSession<'_>>(schemas, "The session.")), FIND),
                 "delete": erase,
             }),
         ),
         (
             "/v1/stats",
-            json!({"get": operation("log", "stats", "Decisions counted by guard, reason and time.", &stats_parameters, (200, json_response("Counts.", &stats_schema)), READ)}),
+            json!({"get": operation("log", "stats", "Decisions counted by guard, reason and time.", &stats_parameters, (200, answer::<ShownStats>(schemas, "Counts.")), READ)}),
         ),
         (
             "/v1/insights",
-            json!({"get": operation("log", "insights", "What the log advises, the weightiest first, each with its evidence; the last 7 days unless told.", &advice_parameters, (200, json_response("Advice.", &insights_schema)), READ)}),
+            json!({"get": operation("log", "insights", "What the log advises, the weightiest first, each with its evidence; the last 7 days unless told.", &advice_parameters, (200, answer::<ShownAdvice>(schemas, "Advice.")), READ)}),
         ),
         (
             "/v1/insights/{key}/dismiss",
@@ -306,24 +258,24 @@ pub(super) fn log_routes() -> Vec<(&'static str, Value)> {
             "/v1/consumption",
             json!({"get": operation("log", "consumption",
                 "What was used: operations and credits by bot (tenant), step and day, AI steps by conversation and week. The last 28 days unless told; an hour belongs to the day it begins in.",
-                &consumption_parameters, (200, json_response("What was used.", &consumption_schema())), READ)}),
+                &consumption_parameters, (200, answer::<Consumption>(schemas, "What was used.")), READ)}),
         ),
         (
             "/v1/overview",
             json!({"get": operation("log", "overview",
                 "Everything a dashboard shows of a time (default the last day). Totals, series and reasons are exact to the minute; the other lists are of every hour the range touches.",
-                &overview_parameters, (200, json_response("The overview.", &overview_schema())), READ)}),
+                &overview_parameters, (200, answer::<Overview>(schemas, "The overview.")), READ)}),
         ),
         (
             "/v1/spend",
             json!({"get": operation("log", "spend",
                 "What was spent on model calls, and how the budgets that many share stand. The last 7 days unless told; an hour belongs to the day it begins in.",
-                &spend_parameters, (200, json_response("What was spent.", &spend_schema())), READ)}),
+                &spend_parameters, (200, answer::<Spent>(schemas, "What was spent.")), READ)}),
         ),
         (
             "/v1/runs",
             json!({"get": operation("log", "runs", "Runs that asked models, of every hour the range touches (default the last day), in pages.",
-                &runs_parameters, (200, json_response("Runs.", &runs_schema())), READ)}),
+                &runs_parameters, (200, answer::<Runs>(schemas, "Runs.")), READ)}),
         ),
         ("/v1/runs/{run}/stop", json!({"post": stop_run})),
         (
@@ -340,37 +292,37 @@ pub(super) fn log_routes() -> Vec<(&'static str, Value)> {
                     query("limit", "Circuits of a page (default 100).", &json!({"type": "integer", "minimum": 1, "maximum": 1000})),
                     query("cursor", "The next_cursor of the page before.", &json!({"type": "string", "pattern": "^([0-9a-f]{2})+$"})),
                 ],
-                (200, json_response("Circuits.", &circuits_schema(&circuit))), READ)}),
+                (200, answer::<ShownCircuits>(schemas, "Circuits.")), READ)}),
         ),
         ("/v1/circuits/{endpoint_key}/open", control("open", "Block every call until reset.")),
         ("/v1/circuits/{endpoint_key}/close", control("close", "Let every call pass until reset.")),
         ("/v1/circuits/{endpoint_key}/reset", control("reset", "Back to closed and automatic, failures forgotten.")),
         (
             "/v1/alerts",
-            json!({"get": operation("operations", "alerts", "Rules with what is firing, targets, messages that wait, were delivered, or were given up.", &[], (200, json_response("Alerts.", &alerts_schema())), READ)}),
+            json!({"get": operation("operations", "alerts", "Rules with what is firing, targets, messages that wait, were delivered, or were given up.", &[], (200, answer::<ShownAlerts>(schemas, "Alerts.")), READ)}),
         ),
-        ("/v1/alerts/test", json!({"post": test_alerts()})),
+        ("/v1/alerts/test", json!({"post": test_alerts(schemas)})),
         (
             "/v1/alerts/dead/{id}/retry",
             json!({"post": operation("operations", "retry_alert", "Puts a dead letter back into the queue.", &[in_path("id", "Its id.")],
-                (200, json_response("It is tried again.", &json!({"type": "object", "required": ["queued"], "properties": {"queued": {"const": true}}}))), FIND)}),
+                (200, answer::<Queued>(schemas, "It is tried again.")), FIND)}),
         ),
         (
             "/v1/settings",
-            json!({"get": operation("log", "settings", "The settings in force, each value with where it came from.", std::slice::from_ref(&tenant), (200, json_response("A tree; its leaves are values.", &settings_schema())), READ)}),
+            json!({"get": operation("log", "settings", "The settings in force, each value with where it came from.", std::slice::from_ref(&tenant), (200, answer::<ShownSettings>(schemas, "A tree; its leaves are values.")), READ)}),
         ),
-        ("/v1/preview", json!({"post": preview_operation()})),
+        ("/v1/preview", json!({"post": preview_operation(schemas)})),
         (
             "/v1/events",
             json!({"get": operation("log", "events", "Decisions as they happen (server-sent events; Last-Event-ID goes on where a stream ended).", &filters(), (200, text("text/event-stream", "A stream that does not end.")), &[400, 401, 403, 422, 429, 503])}),
         ),
         (
             "/healthz",
-            json!({"get": operation("operations", "healthz", "The process answers.", &[], (200, json_response("Alive.", &status_schema)), &[])}),
+            json!({"get": operation("operations", "healthz", "The process answers.", &[], (200, answer::<Health>(schemas, "Alive.")), &[])}),
         ),
         (
             "/readyz",
-            json!({"get": operation("operations", "readyz", "The service can decide.", &[], (200, json_response("Ready.", &ready_schema())), &[503])}),
+            json!({"get": operation("operations", "readyz", "The service can decide.", &[], (200, answer::<Readiness>(schemas, "Ready.")), &[503])}),
         ),
         (
             "/metrics",
@@ -378,7 +330,7 @@ pub(super) fn log_routes() -> Vec<(&'static str, Value)> {
         ),
         (
             "/v1/guards",
-            json!({"get": operation("operations", "guards", "Every guard with its routes and reasons, how requests end, what operators do, and what people call all of it.", &[], (200, json_response("The guards.", &guards_schema())), &[])}),
+            json!({"get": operation("operations", "guards", "Every guard with its routes and reasons, how requests end, what operators do, and what people call all of it.", &[], (200, answer::<ShownGuards>(schemas, "The guards.")), &[])}),
         ),
         (
             "/openapi.json",
@@ -400,20 +352,16 @@ pub(super) fn log_routes() -> Vec<(&'static str, Value)> {
     ]
 }
 
-fn test_alerts() -> Value {
-    let tested = json!({"type": "object", "required": ["target", "kind", "delivered", "problem"], "properties": {
-        "target": {"type": "string"}, "kind": {"type": "string"}, "delivered": {"type": "boolean"}, "problem": {"type": ["string", "null"]}}});
-    let schema = json!({"type": "object", "required": ["tested"], "properties": {"tested": {"type": "array", "items": tested}}});
+fn test_alerts(schemas: &mut Schemas) -> Value {
     let mut operation = operation(
         "operations",
         "test_alerts",
         "Sends a test alert to one target or to all, and says how it went.",
         &[query("target", "Its name; without it all are tested.", &json!({"type": "string"}))],
-        (200, json_response("How it went.", &schema)),
+        (200, answer::<ShownTests>(schemas, "How it went.")),
         &[400, 401, 403, 404, 422, 503],
     );
-    let body = json!({"type": "object", "properties": {"target": {"type": ["string", "null"]}}, "additionalProperties": false});
-    operation["requestBody"] = json!({"required": false, "content": {"application/json": {"schema": body}}});
+    operation["requestBody"] = may_say::<TestAsked>(schemas);
     operation["description"] = json!("The message goes past the queue. A PagerDuty incident is resolved at once.");
     operation
 }

@@ -3,8 +3,6 @@
 //! It is the same for everyone. What is the reader's own, the address of the service and the answers of a try, a script fills in
 //! (`dashboard/docs.js`); without it the page is as complete.
 
-use super::examples;
-use super::log_routes::log_routes;
 use crate::problem;
 use crate::routes::dashboard::colours;
 use runguard_core::shown::html;
@@ -30,12 +28,13 @@ const WORDS: &str = concat!(
 );
 
 /// Every route, and how it is found.
-pub fn page() -> String {
-    let log = log_routes();
-    let operations: Vec<(&str, String, &Value)> = log
-        .iter()
+pub(crate) fn page(document: &Value) -> String {
+    let paths = document["paths"].as_object().into_iter().flatten();
+    let is_guards = |path: &str| ROUTES.iter().any(|route| route.path == path);
+    let operations: Vec<(&str, String, &Value)> = paths
+        .filter(|(path, _)| !is_guards(path))
         .flat_map(|(path, methods)| {
-            methods.as_object().into_iter().flatten().map(|(method, operation)| (*path, method.to_uppercase(), operation))
+            methods.as_object().into_iter().flatten().map(|(method, operation)| (path.as_str(), method.to_uppercase(), operation))
         })
         .collect();
     let mut out = format!("{HEAD}<style>{}</style></head><body>", colours());
@@ -54,7 +53,7 @@ pub fn page() -> String {
         "<p>This service: <code>{BASE}</code></p><form id=\"key\" hidden><label>Key for trying, once keys were made <input name=\"key\" type=\"password\" autocomplete=\"off\"></label></form>"
     );
     for route in ROUTES {
-        guard(&mut out, route);
+        guard(&mut out, route, &document["paths"][route.path]["post"]);
     }
     for (path, method, operation) in &operations {
         operation_section(&mut out, path, method, operation);
@@ -98,7 +97,7 @@ fn table(out: &mut String, headers: &[&str], rows: &[Vec<String>]) {
     out.push_str("</table></div>");
 }
 
-fn guard(out: &mut String, route: &Route) {
+fn guard(out: &mut String, route: &Route, operation: &Value) {
     heading(out, "POST", route.path);
     let _ = write!(out, "<p>{} {}</p>", html(route.summary), html(route.guard.meaning()));
     let code = |name: &str| format!("<code>{}</code>", html(name));
@@ -110,10 +109,9 @@ fn guard(out: &mut String, route: &Route) {
     table(out, &["answer", "type", "what"], &answers.collect::<Vec<_>>());
     let reasons = route.reasons.iter().map(|reason| vec![code(reason.code()), html(reason.meaning())]);
     table(out, &["reason", "what"], &reasons.collect::<Vec<_>>());
-    let example = examples::of("POST", route.path);
-    let request = example["request"].to_string();
+    let request = asked(operation).unwrap_or_default();
     let _ = write!(out, "<pre>curl -s {BASE}{} -d '{}'</pre>", route.path, html(&request.replace('\'', "'\\''")));
-    shown_answers(out, example);
+    shown_answers(out, operation);
     try_form(out, "POST", route.path, Some(&request));
     out.push_str("</section>");
 }
@@ -127,13 +125,12 @@ fn operation_section(out: &mut String, path: &str, method: &str, operation: &Val
         vec![format!("<code>{}</code>", text("name")), text("in"), html(&schema_type(&parameter["schema"])), text("description")]
     };
     table(out, &["parameter", "in", "type", "what"], &parameters.iter().map(shown).collect::<Vec<_>>());
-    let example = examples::of(method, path);
-    let address = address(path, &example["parameters"]);
-    let body = (!example["request"].is_null()).then(|| example["request"].to_string());
+    let address = address(path, parameters);
+    let body = asked(operation);
     let how = if method == "GET" { String::new() } else { format!(" -X {method}") };
     let data = body.as_ref().map(|body| format!(" -d '{}'", html(body))).unwrap_or_default();
     let _ = write!(out, "<pre>curl -s{how} '{BASE}{}'{data}</pre>", html(&address));
-    shown_answers(out, example);
+    shown_answers(out, operation);
     // What changes or removes something is not a click away, and a stream does not end.
     if method == "GET" && path != "/v1/events" {
         try_form(out, method, &address, None);
@@ -141,14 +138,21 @@ fn operation_section(out: &mut String, path: &str, method: &str, operation: &Val
     out.push_str("</section>");
 }
 
-/// The path with its parts filled in, and the rest behind it.
-fn address(path: &str, parameters: &Value) -> String {
+/// The request of the example, if one is needed.
+fn asked(operation: &Value) -> Option<String> {
+    let example = &operation["requestBody"]["content"]["application/json"]["example"];
+    (!example.is_null()).then(|| example.to_string())
+}
+
+/// The path with its parts filled in by the example, and the rest behind it.
+fn address(path: &str, parameters: &[Value]) -> String {
     let mut address = path.to_owned();
     let mut query = Vec::new();
-    for (name, value) in parameters.as_object().into_iter().flatten() {
-        let (part, value) = (format!("{{{name}}}"), value.as_str().unwrap_or_default());
-        if address.contains(&part) {
-            address = address.replace(&part, value);
+    for parameter in parameters.iter().filter(|parameter| !parameter["example"].is_null()) {
+        let (name, example) = (parameter["name"].as_str().unwrap_or_default(), &parameter["example"]);
+        let value = example.as_str().map_or_else(|| example.to_string(), str::to_owned);
+        if parameter["in"] == "path" {
+            address = address.replace(&format!("{{{name}}}"), &value);
         } else {
             query.push(format!("{name}={value}"));
         }
@@ -156,12 +160,14 @@ fn address(path: &str, parameters: &Value) -> String {
     if query.is_empty() { address } else { format!("{address}?{}", query.join("&")) }
 }
 
-fn shown_answers(out: &mut String, example: &Value) {
-    for (status, answer) in example["answers"].as_object().into_iter().flatten() {
-        let text = match answer {
-            Value::Null => "nothing".to_owned(),
-            Value::String(text) => text.clone(),
-            other => serde_json::to_string_pretty(other).unwrap_or_default(),
+fn shown_answers(out: &mut String, operation: &Value) {
+    for (status, answer) in operation["responses"].as_object().into_iter().flatten() {
+        let example = answer["content"].as_object().into_iter().flatten().find_map(|(_, content)| content.get("example"));
+        let text = match example {
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => serde_json::to_string_pretty(other).unwrap_or_default(),
+            None if status == "204" => "nothing".to_owned(),
+            None => continue,
         };
         let open = if text.lines().count() <= 25 { " open" } else { "" };
         let _ = write!(out, "<details{open}><summary>Answers {status}</summary><pre>{}</pre></details>", html(&text));
@@ -224,7 +230,7 @@ mod tests {
 
     #[test]
     fn every_link_within_the_page_leads_somewhere_and_no_name_is_there_twice() {
-        let page = page();
+        let page = page(&crate::openapi::published());
         let parts = |before: &str| -> Vec<String> {
             page.split(before).skip(1).map(|rest| rest.split('"').next().unwrap_or_default().to_owned()).collect()
         };
@@ -238,7 +244,9 @@ mod tests {
 
     #[test]
     fn addresses_are_filled_in() {
-        let parameters = serde_json::json!({"session_id": "s", "limit": "2"});
-        assert_eq!(address("/v1/sessions/{session_id}", &parameters), "/v1/sessions/s?limit=2");
+        let parameters = serde_json::json!([
+            {"name": "session_id", "in": "path", "example": "s"}, {"name": "limit", "in": "query", "example": 2}, {"name": "cursor", "in": "query"}
+        ]);
+        assert_eq!(address("/v1/sessions/{session_id}", parameters.as_array().unwrap()), "/v1/sessions/s?limit=2");
     }
 }

@@ -5,17 +5,17 @@
 
 use super::circuits::admin;
 use super::query::{query, reader};
-use super::{State, answer};
+use super::{State, answer, read_body, shown};
 use crate::auth;
 use crate::problem::Problem;
 use crate::service::App;
 use axum::extract::{Path, RawQuery};
 use axum::response::Response;
 use bytes::Bytes;
-use hyper::{HeaderMap, StatusCode};
-use runguard_engine::alerts::{Alerts, view_of_none};
-use runguard_http::reply::{JSON, Reply, reply};
-use serde_json::{Value, json};
+use hyper::HeaderMap;
+use runguard_engine::alerts::{Alerts, ShownAlerts, TargetKind, Tested};
+use runguard_http::reply::Reply;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 pub(crate) async fn show(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
@@ -28,11 +28,10 @@ async fn view(app: &Arc<App>, raw: Option<&str>, headers: &HeaderMap) -> Result<
     let shared = app.clone();
     let read = move || match shared.engine.alerts.get() {
         Some(alerts) => alerts.view(&shared.engine, &caller),
-        None => Ok(view_of_none(&shared.engine.settings.load().alerts, &caller)),
+        None => Ok(ShownAlerts::of_none(&shared.engine.settings.load().alerts, &caller)),
     };
-    let shown = tokio::task::spawn_blocking(read).await.map_err(|error| Problem::not_ready(error.to_string()))?;
-    let shown = shown.map_err(|error| Problem::not_ready(error.to_string()))?;
-    Ok(reply(StatusCode::OK, JSON, shown.to_string()))
+    let view = tokio::task::spawn_blocking(read).await.map_err(|error| Problem::not_ready(error.to_string()))?;
+    shown(&view.map_err(|error| Problem::not_ready(error.to_string()))?)
 }
 
 fn alerts(app: &App) -> Result<&Alerts, Problem> {
@@ -46,30 +45,51 @@ pub(crate) async fn test(app: State, RawQuery(raw): RawQuery, headers: HeaderMap
     answer(send(&app, raw.as_deref(), &headers, &body).await)
 }
 
-/// `{"target": "ops"}`, or nothing for all.
-fn named_in(body: &[u8]) -> Result<Option<String>, Problem> {
-    if body.is_empty() {
-        return Ok(None);
-    }
-    let body: Value = serde_json::from_slice(body).map_err(|_| Problem::query("body", "is not JSON"))?;
-    match (body.as_object(), &body["target"]) {
-        (Some(fields), Value::Null) if fields.keys().all(|key| key == "target") => Ok(None),
-        (Some(fields), Value::String(name)) if fields.len() == 1 => Ok(Some(name.clone())),
-        _ => Err(Problem::query("body", "must be an object with `target`, the name of one, and nothing else")),
-    }
+/// Who is to get a test alert.
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct TestAsked {
+    /// The name of a target; without it all are tested.
+    target: Option<String>,
+}
+
+/// How it went.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct ShownTests {
+    tested: Vec<ShownTest>,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct ShownTest {
+    target: String,
+    kind: TargetKind,
+    delivered: bool,
+    problem: Option<String>,
+}
+
+/// A message waits again.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct Queued {
+    #[cfg_attr(feature = "schema", schemars(extend("const" = true)))]
+    queued: bool,
 }
 
 async fn send(app: &App, raw: Option<&str>, headers: &HeaderMap, body: &[u8]) -> Result<Reply, Problem> {
     let (caller, _) = admin(app, headers)?;
     auth::require_admin_of_all(&caller)?;
     let values = query(raw, &["target"])?;
-    let name = named_in(body)?.or_else(|| values.get("target").cloned());
+    let asked: TestAsked = read_body(body, "`target`, the name of one")?;
+    let name = asked.target.or_else(|| values.get("target").cloned());
     let tested = alerts(app)?.test(name.as_deref()).await.ok_or_else(|| Problem::unknown("target"))?;
-    let shown: Vec<Value> = tested
-        .iter()
-        .map(|tested| json!({"target": tested.target, "kind": tested.kind, "delivered": tested.problem.is_none(), "problem": tested.problem}))
-        .collect();
-    Ok(reply(StatusCode::OK, JSON, json!({"tested": shown}).to_string()))
+    let show = |tested: Tested| {
+        let Tested { target, kind, problem } = tested;
+        ShownTest { target, kind, delivered: problem.is_none(), problem }
+    };
+    shown(&ShownTests { tested: tested.into_iter().map(show).collect() })
 }
 
 pub(crate) async fn retry(app: State, Path(id): Path<String>, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
@@ -89,5 +109,5 @@ async fn again(app: &Arc<App>, id: &str, raw: Option<&str>, headers: &HeaderMap)
     if !found.map_err(|error| Problem::not_ready(error.to_string()))? {
         return Err(unknown());
     }
-    Ok(reply(StatusCode::OK, JSON, json!({"queued": true}).to_string()))
+    shown(&Queued { queued: true })
 }

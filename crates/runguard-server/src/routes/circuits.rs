@@ -2,25 +2,26 @@
 
 use super::decisions::limit;
 use super::query::{none_of, query, reader};
-use super::{State, answer};
+use super::{State, answer, shown};
 use crate::auth;
 use crate::problem::Problem;
 use crate::service::App;
 use crate::time;
 use axum::extract::{Path, RawQuery};
 use axum::response::Response;
+use hyper::HeaderMap;
 use hyper::header::HeaderValue;
-use hyper::{HeaderMap, StatusCode};
 use runguard_core::Timestamp;
+use runguard_core::breaker::Phase;
 use runguard_core::nearest::closest;
 use runguard_core::shown::dotted;
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::engine::forced_name;
-use runguard_engine::{Caller, Circuit, CircuitPage, CircuitQuery, Role};
+use runguard_engine::{Caller, Circuit, CircuitPage, CircuitQuery, PhaseCounts, Role};
 use runguard_guards::guard::api_circuit::Control;
 use runguard_guards::input::MAX_ID_CHARS;
-use runguard_http::reply::{JSON, Reply, reply};
-use serde_json::{Map, Value, json};
+use runguard_http::reply::Reply;
+use serde::Serialize;
 use std::sync::Arc;
 
 /// Endpoints among which the one that was meant is looked for.
@@ -49,10 +50,11 @@ async fn all(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply,
         }
         None => app.engine.circuits(CircuitQuery { tenant, phase, after, limit }, now).await?,
     };
-    let shown: Vec<Value> = page.circuits.iter().map(|circuit| show(circuit, now)).collect();
-    let next = page.circuits.last().filter(|_| page.more).map(cursor_after);
-    let counts: Map<String, Value> = page.counts.by_name().into_iter().map(|(phase, count)| (phase.to_owned(), count.into())).collect();
-    Ok(reply(StatusCode::OK, JSON, json!({"circuits": shown, "next_cursor": next, "counts": counts}).to_string()))
+    shown(&ShownCircuits {
+        circuits: page.circuits.iter().map(|circuit| show(circuit, now)).collect(),
+        next_cursor: page.circuits.last().filter(|_| page.more).map(cursor_after),
+        counts: page.counts,
+    })
 }
 
 /// Where a page ends, in letters that pass through any address.
@@ -73,21 +75,54 @@ fn place_of(cursor: &str) -> Result<(String, String), Problem> {
     place.ok_or_else(|| Problem::query("cursor", "must be the next_cursor of an earlier page"))
 }
 
-fn show(circuit: &Circuit, now: Timestamp) -> Value {
+/// Circuits, by tenant and endpoint.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct ShownCircuits {
+    circuits: Vec<ShownCircuit>,
+    next_cursor: Option<String>,
+    /// Of all endpoints of the tenant, whatever the page and the phase asked for.
+    counts: PhaseCounts,
+}
+
+/// A circuit as it stands.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Circuit"))]
+pub(crate) struct ShownCircuit {
+    endpoint_key: String,
+    tenant: String,
+    phase: Phase,
+    /// What an operator holds it at.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["open", "closed", null])))]
+    forced: Option<&'static str>,
+    recent_failures: u32,
+    failure_threshold: u32,
+    failure_window_seconds: u64,
+    opened_at: Option<String>,
+    recovery_seconds_remaining: Option<u64>,
+    probes_out: u32,
+    retrips: u32,
+    /// Only of an operator's change: what may have been meant otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warnings: Option<Vec<String>>,
+}
+
+fn show(circuit: &Circuit, now: Timestamp) -> ShownCircuit {
     let view = &circuit.view;
-    json!({
-        "endpoint_key": circuit.endpoint_key,
-        "tenant": circuit.tenant,
-        "phase": view.phase.code(),
-        "forced": view.forced.map(forced_name),
-        "recent_failures": view.recent_failures,
-        "failure_threshold": view.failure_threshold,
-        "failure_window_seconds": view.failure_window.as_seconds(),
-        "opened_at": view.opened_at.map(|at| time::format(at.as_millis())),
-        "recovery_seconds_remaining": view.probe_at.filter(|_| view.forced.is_none()).map(|at| now.seconds_until(at)),
-        "probes_out": view.probes_out,
-        "retrips": view.retrips,
-    })
+    ShownCircuit {
+        endpoint_key: circuit.endpoint_key.clone(),
+        tenant: circuit.tenant.clone(),
+        phase: view.phase,
+        forced: view.forced.map(forced_name),
+        recent_failures: view.recent_failures,
+        failure_threshold: view.failure_threshold,
+        failure_window_seconds: view.failure_window.as_seconds(),
+        opened_at: view.opened_at.map(|at| time::format(at.as_millis())),
+        recovery_seconds_remaining: view.probe_at.filter(|_| view.forced.is_none()).map(|at| now.seconds_until(at)),
+        probes_out: view.probes_out,
+        retrips: view.retrips,
+        warnings: None,
+    }
 }
 
 pub(crate) fn admin(app: &App, headers: &HeaderMap) -> Result<(Arc<Caller>, Timestamp), Problem> {
@@ -126,9 +161,7 @@ async fn control(app: &App, endpoint_key: &str, control: Control, raw: Option<&s
     let warnings = if is_known { Vec::new() } else { vec![never_seen(app, &tenant, endpoint_key, now).await?] };
     let circuit = app.engine.control_circuit(&tenant, endpoint_key, control, now).await?;
     tracing::warn!(?control, tenant, endpoint = dotted(endpoint_key), "an operator changed a circuit");
-    let mut shown = show(&circuit, now);
-    shown["warnings"] = warnings.into();
-    Ok(reply(StatusCode::OK, JSON, shown.to_string()))
+    shown(&ShownCircuit { warnings: Some(warnings), ..show(&circuit, now) })
 }
 
 /// An operator's word on an endpoint that nobody called yet is kept for when somebody does; more often it is a slip of the finger.

@@ -1,7 +1,7 @@
 //! `GET /v1/decisions`: the log, filtered and in pages, as JSON, NDJSON or CSV.
 
 use super::query::{none_of, query, reader};
-use super::{State, answer};
+use super::{State, answer, shown};
 use crate::auth;
 use crate::problem::Problem;
 use crate::service::App;
@@ -15,7 +15,7 @@ use runguard_core::row::{Kind, Outcome};
 use runguard_core::shown::csv_cell;
 use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_engine::Caller;
-use runguard_http::reply::{JSON, Reply, reply};
+use runguard_http::reply::{Reply, reply};
 use runguard_store::{Order, Row, RowFilter};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -24,22 +24,39 @@ use std::collections::HashMap;
 pub(crate) const MAX_LIMIT: usize = 1000;
 const DEFAULT_LIMIT: usize = 100;
 
-/// A row as the API shows it.
+/// A row of the log.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Decision"))]
 pub(crate) struct Shown<'a> {
     decision_id: &'a str,
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     time: String,
     time_ms: i64,
     tenant: &'a str,
     guard: &'a str,
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = codes(Kind::ALL))))]
     kind: &'a str,
     session_id: &'a str,
+    /// The task, bot, topic, action, step or endpoint.
     subject: &'a str,
+    /// `allowed`, `would_block`, `blocked` or `recorded`; for operators' changes what was done.
     outcome: &'a str,
     reason: Option<&'a str>,
     message: Option<String>,
+    /// The body that was answered.
+    #[cfg_attr(feature = "schema", schemars(with = "serde_json::Map<String, serde_json::Value>"))]
     answer: Box<RawValue>,
+    /// What of the request is kept.
+    #[cfg_attr(feature = "schema", schemars(with = "serde_json::Map<String, serde_json::Value>"))]
     input: Box<RawValue>,
+}
+
+/// A page of the log.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct ShownDecisions<'a> {
+    decisions: Vec<Shown<'a>>,
+    next_cursor: Option<String>,
 }
 
 impl<'a> Shown<'a> {
@@ -154,10 +171,7 @@ async fn page(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply
     rows.truncate(limit);
     let next = if more { rows.last().map(|row| row.seq.to_string()) } else { None };
     let mut response = match format {
-        Format::Json => {
-            let shown: Vec<Shown<'_>> = rows.iter().map(Shown::of).collect();
-            reply(StatusCode::OK, JSON, serde_json::json!({"decisions": shown, "next_cursor": next}).to_string())
-        }
+        Format::Json => shown(&ShownDecisions { decisions: rows.iter().map(Shown::of).collect(), next_cursor: next.clone() })?,
         Format::Ndjson => {
             let lines: String = rows.iter().map(|row| serde_json::to_string(&Shown::of(row)).unwrap_or_default() + "\n").collect();
             reply(StatusCode::OK, HeaderValue::from_static("application/x-ndjson"), lines)
@@ -206,5 +220,5 @@ async fn find(app: &App, decision_id: String, headers: &HeaderMap) -> Result<Rep
     let filter = RowFilter { id: Some(decision_id), tenant, ..RowFilter::default() };
     let rows = app.engine.rows(filter, Order::NewestFirst, None, 1).await?;
     let row = rows.first().ok_or_else(|| Problem::unknown("decision"))?;
-    Ok(reply(StatusCode::OK, JSON, serde_json::to_string(&Shown::of(row)).unwrap_or_default()))
+    shown(&Shown::of(row))
 }

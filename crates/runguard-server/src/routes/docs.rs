@@ -13,8 +13,8 @@ use runguard_http::reply::{JSON, Reply, reply};
 use std::sync::LazyLock;
 
 /// Shared by all answers: whoever asks needs no key, and may leave an answer unread.
-static OPENAPI: LazyLock<Bytes> = LazyLock::new(|| openapi::document().to_string().into());
-static PAGE: LazyLock<Bytes> = LazyLock::new(|| openapi::page().into());
+static OPENAPI: LazyLock<Bytes> = LazyLock::new(|| openapi::published().to_string().into());
+static PAGE: LazyLock<Bytes> = LazyLock::new(|| openapi::page(&openapi::published()).into());
 
 pub(crate) async fn openapi() -> Response {
     answer(Ok(reply(StatusCode::OK, JSON, OPENAPI.clone())))
@@ -22,7 +22,7 @@ pub(crate) async fn openapi() -> Response {
 
 /// What people call the guards and their reasons: pages and reports need no list of their own.
 pub(crate) async fn guards() -> Response {
-    static GUARDS: LazyLock<Bytes> = LazyLock::new(|| openapi::guards().to_string().into());
+    static GUARDS: LazyLock<Bytes> = LazyLock::new(|| serde_json::to_string(&openapi::guards()).unwrap_or_default().into());
     answer(Ok(reply(StatusCode::OK, JSON, GUARDS.clone())))
 }
 

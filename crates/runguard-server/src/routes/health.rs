@@ -1,6 +1,6 @@
 //! For load balancers and Prometheus.
 
-use super::{State, answer};
+use super::{State, answer, shown};
 use crate::auth;
 use crate::metrics::{as_plain_text, last_hour};
 use crate::problem::Problem;
@@ -9,21 +9,73 @@ use axum::response::Response;
 use hyper::header::{ACCEPT, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 use runguard_engine::clock::NOW_HEADER;
+use runguard_engine::watch::Watched;
 use runguard_engine::{Caller, Role};
-use runguard_http::reply::{JSON, Reply, reply};
+use runguard_http::reply::{Reply, reply};
 use runguard_store::{ClusterHealth, StoreError};
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::sync::atomic::Ordering;
 
 const HOUR_MILLIS: i64 = 3_600_000;
 const HOUR_MINUTES: i64 = 60;
-/// What `/readyz` says of a cluster that somebody should look at.
-pub(crate) const CLUSTER_WARNINGS: [&str; 7] =
-    ["state_away", "log_away", "state_evicts", "state_without_aof", "settings_differ", "keys_differ", "rows_not_kept"];
+/// How the service is.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct Health {
+    status: &'static str,
+}
+
+/// Whether it can decide, and what somebody should look at.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct Readiness {
+    status: &'static str,
+    /// Changed files that were refused: it decides by those before. /v1/settings says why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    refused: Vec<Watched>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<ShownNode>,
+}
+
+/// Of a node of a cluster: how it stands. Numbers only: whoever balances load has no key.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct ShownNode {
+    nodes: u64,
+    /// Whether it is the one that writes the log.
+    imports: bool,
+    #[cfg_attr(feature = "schema", schemars(range(min = 0)))]
+    log_lag_seconds: f64,
+    stream_entries: u64,
+    rows_waiting: u64,
+    unconfirmed_entries: u64,
+    /// What somebody should look at. It decides nevertheless.
+    warnings: Vec<NodeWarning>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+enum NodeWarning {
+    /// The shared state cannot be reached.
+    StateAway,
+    /// The log takes no rows.
+    LogAway,
+    /// The shared state may drop entries to make room.
+    StateEvicts,
+    /// What the shared state holds does not outlive a restart of it.
+    StateWithoutAof,
+    /// Other nodes have other settings.
+    SettingsDiffer,
+    /// Other nodes have other keys.
+    KeysDiffer,
+    /// Rows were decided alone and there was no room to keep them.
+    RowsNotKept,
+}
 
 /// The process answers.
 pub(crate) async fn alive() -> Response {
-    answer(Ok(reply(StatusCode::OK, JSON, r#"{"status":"ok"}"#)))
+    answer(shown(&Health { status: "ok" }))
 }
 
 /// The service can decide: the disk takes a write.
@@ -36,38 +88,33 @@ async fn probe(app: &App) -> Result<Reply, Problem> {
         return Err(StoreError::Stopping.into());
     }
     app.engine.store.probe().await?;
-    let mut body = json!({"status": "ready"});
-    // It decides, by what was in force before: a load balancer goes on, a person should look. Why is for those with a key.
-    let refused: Vec<&str> = app.engine.refusals.in_force().iter().map(|refused| refused.what.code()).collect();
-    if !refused.is_empty() {
-        body["refused"] = json!(refused);
-    }
-    if let Some(health) = app.engine.store.cluster_health() {
-        body["cluster"] = show_cluster(&health);
-    }
-    Ok(reply(StatusCode::OK, JSON, body.to_string()))
+    shown(&Readiness {
+        status: "ready",
+        // It decides, by what was in force before: a load balancer goes on, a person should look. Why is for those with a key.
+        refused: app.engine.refusals.in_force().iter().map(|refused| refused.what).collect(),
+        cluster: app.engine.store.cluster_health().map(|health| show_node(&health)),
+    })
 }
 
-/// How a node stands. Numbers only: whoever balances load has no key.
-fn show_cluster(health: &ClusterHealth) -> Value {
-    let is_so = [
-        health.away.is_some(),
-        !health.log_up,
-        health.condition.evicts.is_some(),
-        health.condition.without_aof,
-        health.seen.other_settings > 0,
-        health.seen.other_keys > 0,
-        health.unconfirmed_dropped > 0,
+fn show_node(health: &ClusterHealth) -> ShownNode {
+    let warnings = [
+        (NodeWarning::StateAway, health.away.is_some()),
+        (NodeWarning::LogAway, !health.log_up),
+        (NodeWarning::StateEvicts, health.condition.evicts.is_some()),
+        (NodeWarning::StateWithoutAof, health.condition.without_aof),
+        (NodeWarning::SettingsDiffer, health.seen.other_settings > 0),
+        (NodeWarning::KeysDiffer, health.seen.other_keys > 0),
+        (NodeWarning::RowsNotKept, health.unconfirmed_dropped > 0),
     ];
-    json!({
-        "nodes": health.seen.nodes,
-        "imports": health.imports,
-        "log_lag_seconds": health.log_lag_millis as f64 / 1000.0,
-        "stream_entries": health.condition.stream_entries,
-        "rows_waiting": health.waiting_rows,
-        "unconfirmed_entries": health.unconfirmed,
-        "warnings": CLUSTER_WARNINGS.iter().zip(is_so).filter(|(_, is_so)| *is_so).map(|(code, _)| code).collect::<Vec<_>>(),
-    })
+    ShownNode {
+        nodes: health.seen.nodes,
+        imports: health.imports,
+        log_lag_seconds: health.log_lag_millis as f64 / 1000.0,
+        stream_entries: health.condition.stream_entries,
+        rows_waiting: health.waiting_rows,
+        unconfirmed_entries: health.unconfirmed,
+        warnings: warnings.into_iter().filter(|(_, is_so)| *is_so).map(|(warning, _)| warning).collect(),
+    }
 }
 
 pub(crate) async fn metrics(app: State, headers: HeaderMap) -> Response {

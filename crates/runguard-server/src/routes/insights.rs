@@ -3,7 +3,7 @@
 use super::circuits::admin;
 use super::overview::of_range;
 use super::query::{DAY_MILLIS, hourly, one_of, query, reader};
-use super::{State, answer};
+use super::{State, answer, read_body, shown};
 use crate::auth;
 use crate::problem::Problem;
 use crate::service::App;
@@ -11,12 +11,13 @@ use crate::time;
 use axum::extract::{Path, RawQuery};
 use axum::response::Response;
 use bytes::Bytes;
-use hyper::{HeaderMap, StatusCode};
+use hyper::HeaderMap;
 use runguard_core::Span;
 use runguard_engine::advice::PutAside;
-use runguard_http::reply::{JSON, Reply, reply};
+use runguard_http::reply::Reply;
 use runguard_insight::insight::advice::{self, Facts};
-use serde_json::{Value, json};
+use runguard_insight::insight::{Insight, Overview};
+use serde::{Deserialize, Serialize};
 
 /// How long advice is snoozed, when nothing is said; and at most.
 const USUAL_SNOOZE: &str = "7d";
@@ -45,6 +46,59 @@ impl Show {
     }
 }
 
+/// Advice, the weightiest first.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct ShownAdvice {
+    since: String,
+    until: String,
+    /// Decisions that are logged and not yet looked at.
+    behind_rows: u64,
+    /// Pieces of advice that are put aside; shown with `show=all`.
+    put_aside: usize,
+    insights: Vec<ShownInsight>,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct ShownInsight {
+    #[serde(flatten)]
+    insight: Insight,
+    /// What this piece of advice is known by.
+    key: String,
+    /// null: it is shown.
+    put_aside: Option<ShownAside>,
+}
+
+/// A piece of advice that is not shown.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct ShownAside {
+    /// When it comes back by itself; null: not before it is restored.
+    until: Option<String>,
+}
+
+/// A piece of advice after it was put aside or restored.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct ChangedAdvice {
+    key: String,
+    tenant: Option<String>,
+    /// null: it is shown.
+    put_aside: Option<ShownAside>,
+}
+
+/// For how long advice is put aside.
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct SnoozeAsked {
+    /// How long, such as 36h; 7d unless told.
+    #[serde(rename = "for")]
+    #[cfg_attr(feature = "schema", schemars(example = "7d"))]
+    length: Option<String>,
+}
+
 pub(crate) async fn show(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
     answer(advise(&app, raw.as_deref(), &headers).await)
 }
@@ -66,26 +120,18 @@ async fn advise(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Rep
     let facts = Facts { policy, savings: settings.savings.clone() };
     let overview = of_range(app, range).await?;
     let mut put_aside = 0;
-    let mut shown = Vec::new();
+    let mut insights = Vec::new();
     for insight in advice::advise(&overview, &facts) {
         let key = insight.key();
         let aside = aside.iter().find(|aside| aside.key == key);
         put_aside += usize::from(aside.is_some());
         if aside.is_none() || shows == Show::All {
-            let mut insight = serde_json::to_value(&insight).unwrap_or_default();
-            insight["key"] = key.into();
-            insight["put_aside"] = aside.map_or(Value::Null, |aside| json!({"until": aside.until_ms.map(time::format)}));
-            shown.push(insight);
+            let put_aside = aside.map(|aside| ShownAside { until: aside.until_ms.map(time::format) });
+            insights.push(ShownInsight { insight, key, put_aside });
         }
     }
-    let body = json!({
-        "since": overview.since,
-        "until": overview.until,
-        "behind_rows": overview.behind_rows,
-        "put_aside": put_aside,
-        "insights": shown,
-    });
-    Ok(reply(StatusCode::OK, JSON, body.to_string()))
+    let Overview { since, until, behind_rows, .. } = overview;
+    shown(&ShownAdvice { since, until, behind_rows, put_aside, insights })
 }
 
 pub(crate) async fn dismiss(app: State, Path(key): Path<String>, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
@@ -120,32 +166,20 @@ async fn change(app: &App, key: &str, raw: Option<&str>, headers: &HeaderMap, ch
             if !app.engine.take_advice_back(&key, tenant.as_deref(), now).await? {
                 return Err(Problem::unknown("advice among what is put aside"));
             }
-            return Ok(shown(&key, tenant.as_deref(), Value::Null));
+            return shown(&ChangedAdvice { key, tenant, put_aside: None });
         }
         Change::Dismiss => None,
         Change::Snooze(body) => Some(now.as_millis().saturating_add(length(body)?)),
     };
     app.engine.put_advice_aside(PutAside { key: key.clone(), tenant: tenant.clone(), until_ms }, now).await?;
-    Ok(shown(&key, tenant.as_deref(), json!({"until": until_ms.map(time::format)})))
-}
-
-fn shown(key: &str, tenant: Option<&str>, put_aside: Value) -> Reply {
-    reply(StatusCode::OK, JSON, json!({"key": key, "tenant": tenant, "put_aside": put_aside}).to_string())
+    shown(&ChangedAdvice { key, tenant, put_aside: Some(ShownAside { until: until_ms.map(time::format) }) })
 }
 
 /// `{"for": "7d"}`, or nothing.
 fn length(body: &[u8]) -> Result<i64, Problem> {
     let wrong = |problem: String| Problem::query("body", problem);
-    let body: Value = match body {
-        b"" => json!({}),
-        body => serde_json::from_slice(body).map_err(|_| wrong("is not JSON".into()))?,
-    };
-    let text = match (body.as_object(), &body["for"]) {
-        (Some(fields), Value::Null) if fields.keys().all(|name| name == "for") => USUAL_SNOOZE,
-        (Some(fields), Value::String(text)) if fields.len() == 1 => text,
-        _ => return Err(wrong("must be an object with `for`, how long, such as \"7d\", and nothing else".into())),
-    };
-    let span = Span::parse(text).map_err(|problem| wrong(format!("`for` {problem}")))?;
+    let asked: SnoozeAsked = read_body(body, "`for`, how long, such as \"7d\"")?;
+    let span = Span::parse(asked.length.as_deref().unwrap_or(USUAL_SNOOZE)).map_err(|problem| wrong(format!("`for` {problem}")))?;
     match i64::try_from(span.as_millis()) {
         Ok(millis) if (1..=LONGEST_SNOOZE_MILLIS).contains(&millis) => Ok(millis),
         Ok(_) | Err(_) => Err(wrong("`for` must be longer than nothing, and at most 366d".into())),

@@ -3,17 +3,17 @@
 //! Totals, series and reasons are exact to the minute. The other lists are of whole hours: of every hour the range touches.
 
 use super::query::{Bucket, DAY_MILLIS, query, reader, time_asked};
-use super::{State, answer};
+use super::{State, answer, shown};
 use crate::auth;
 use crate::problem::Problem;
 use crate::service::App;
 use crate::time;
 use axum::extract::RawQuery;
 use axum::response::Response;
-use hyper::{HeaderMap, StatusCode};
+use hyper::HeaderMap;
 use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_engine::Caller;
-use runguard_http::reply::{JSON, Reply, reply};
+use runguard_http::reply::Reply;
 use runguard_insight::insight::digest::Range;
 use runguard_insight::insight::{Filters, Overview};
 use std::collections::HashMap;
@@ -31,9 +31,7 @@ pub(crate) async fn show(app: State, RawQuery(raw): RawQuery, headers: HeaderMap
 async fn overview(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
     let (caller, now) = reader(app, headers)?;
     let values = query(raw, &["tenant", "guard", "reason", "since", "until", "bucket"])?;
-    let shown = of_range(app, range(&values, &caller, now)?).await?;
-    let body = serde_json::to_string(&shown).unwrap_or_default();
-    Ok(reply(StatusCode::OK, JSON, body))
+    shown(&of_range(app, range(&values, &caller, now)?).await?)
 }
 
 /// The overview of a range, with its times written out.

@@ -3,7 +3,7 @@
 //! It is begun and left within the handler, so that it ends when the caller goes.
 
 use super::query::{none_of, reader};
-use super::{State, answer};
+use super::{State, answer, shown};
 use crate::auth;
 use crate::metrics::Limited;
 use crate::problem::Problem;
@@ -11,12 +11,13 @@ use crate::service::App;
 use crate::time;
 use axum::body::Bytes;
 use axum::response::Response;
-use hyper::{HeaderMap, StatusCode};
+use hyper::HeaderMap;
 use runguard_core::{GuardName, Timestamp};
-use runguard_engine::preview::{Ask, Counts, PreviewError, Report, preview};
+use runguard_engine::preview::{Ask, Changed, Counts, PreviewError, Report, preview};
 use runguard_guards::input::{InputError, MAX_ID_CHARS};
-use runguard_http::reply::{JSON, Reply, reply};
-use serde_json::{Map, Value, json};
+use runguard_http::reply::Reply;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 const WEEK_MILLIS: i64 = 7 * 86_400_000;
 const KNOWN: [&str; 6] = ["guard", "settings", "since", "until", "tenant", "subject"];
@@ -42,7 +43,7 @@ async fn look(app: &App, headers: &HeaderMap, body: &[u8]) -> Result<Reply, Prob
         PreviewError::TooLong => Problem::query("since", format!("{error}; ask for a shorter time, one tenant or simpler patterns")),
         PreviewError::Store(error) => error.into(),
     })?;
-    Ok(reply(StatusCode::OK, JSON, show(&report, guard, tenant.as_deref(), since, until).to_string()))
+    shown(&show(report, guard, tenant, since, until))
 }
 
 /// Named as it was given: `settings.max_handoffs`.
@@ -87,23 +88,69 @@ fn read(body: &Map<String, Value>, now: Timestamp) -> Result<Ask, Problem> {
     })
 }
 
-fn show(report: &Report, guard: GuardName, tenant: Option<&str>, since: i64, until: i64) -> Value {
-    let counts = |counts: &Counts| json!({"allowed": counts.allowed, "would_block": counts.would_block, "blocked": counts.blocked});
-    let changed: Vec<Value> = report
-        .changed
-        .iter()
-        .map(|changed| {
-            json!({
-                "decision_id": changed.decision_id, "time": time::format(changed.at), "tenant": changed.tenant,
-                "session_id": changed.session_id, "subject": changed.subject,
-                "before": changed.before, "after": changed.after, "reason": changed.reason,
-            })
-        })
-        .collect();
-    json!({
-        "guard": guard.code(), "tenant": tenant, "since": time::format(since), "until": time::format(until),
-        "rows": report.rows, "warm_up_rows": report.warm_up_rows, "truncated": report.truncated,
-        "before": counts(&report.before), "after": counts(&report.after),
-        "changed_total": report.changed_total, "changed": changed, "inexact": report.inexact,
-    })
+/// What would have changed.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct ShownPreview {
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    guard: GuardName,
+    tenant: Option<String>,
+    since: String,
+    until: String,
+    /// Decisions looked at.
+    rows: u64,
+    /// Decisions before them, for the states they met.
+    warm_up_rows: u64,
+    /// There are more rows than are looked at; these are the newest.
+    truncated: bool,
+    before: Counts,
+    after: Counts,
+    changed_total: u64,
+    /// The newest of them.
+    changed: Vec<ShownChange>,
+    /// What keeps it from being exact, with numbers.
+    inexact: Vec<String>,
+}
+
+/// A decision that would have been another.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct ShownChange {
+    decision_id: String,
+    time: String,
+    tenant: String,
+    session_id: String,
+    subject: String,
+    before: String,
+    after: &'static str,
+    /// Why it would be refused, or was.
+    reason: Option<String>,
+}
+
+fn show(report: Report, guard: GuardName, tenant: Option<String>, since: i64, until: i64) -> ShownPreview {
+    let change = |Changed { decision_id, at, tenant, session_id, subject, before, after, reason }| ShownChange {
+        decision_id,
+        time: time::format(at),
+        tenant,
+        session_id,
+        subject,
+        before,
+        after,
+        reason,
+    };
+    let Report { rows, warm_up_rows, truncated, before, after, changed_total, changed, inexact } = report;
+    ShownPreview {
+        guard,
+        tenant,
+        since: time::format(since),
+        until: time::format(until),
+        rows,
+        warm_up_rows,
+        truncated,
+        before,
+        after,
+        changed_total,
+        changed: changed.into_iter().map(change).collect(),
+        inexact,
+    }
 }

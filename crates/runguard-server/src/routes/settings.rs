@@ -7,18 +7,19 @@
 //! When a changed file was refused, what stands here is not what stands in it: then it says so, and why.
 
 use super::query::{query, reader};
-use super::{State, answer};
+use super::{State, answer, shown};
 use crate::auth;
 use crate::problem::Problem;
 use crate::service::App;
 use crate::time;
 use axum::extract::RawQuery;
 use axum::response::Response;
-use hyper::{HeaderMap, StatusCode};
+use hyper::HeaderMap;
 use runguard_engine::settings::{SERVICE_KEYS, unit_of};
-use runguard_engine::watch::Refused;
+use runguard_engine::watch::{Refused, Watched};
 use runguard_engine::{Caller, Role, SettingsSource};
-use runguard_http::reply::{JSON, Reply, reply};
+use runguard_http::reply::Reply;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 pub(crate) async fn show(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
@@ -34,7 +35,7 @@ fn tree(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Prob
         tenant => tenant,
     };
     let settings = app.engine.settings.load();
-    let mut shown = Map::new();
+    let mut tree = Map::new();
     for (path, value, source) in &settings.history.values {
         let Some(path) = visible(path, tenant.as_deref()) else { continue };
         let source = if caller.is_admin_of_all() { source.to_string() } else { kind_of(source).to_owned() };
@@ -46,11 +47,46 @@ fn tree(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Prob
             leaf["value"] = in_force;
             leaf["after_restart"] = value.clone();
         }
-        insert(&mut shown, &path, leaf);
+        insert(&mut tree, &path, leaf);
     }
-    let refused: Vec<Value> = app.engine.refusals.in_force().iter().map(|refused| show_refused(refused, &caller)).collect();
-    let body = json!({"tenant": tenant, "admin": caller.may(Role::Admin), "all_tenants": caller.sees_all(), "refused": refused, "settings": shown});
-    Ok(reply(StatusCode::OK, JSON, body.to_string()))
+    shown(&ShownSettings {
+        tenant,
+        admin: caller.may(Role::Admin),
+        all_tenants: caller.sees_all(),
+        refused: app.engine.refusals.in_force().into_iter().map(|refused| show_refused(refused, &caller)).collect(),
+        settings: tree,
+    })
+}
+
+/// The settings in force.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct ShownSettings {
+    /// Whose; null: all.
+    tenant: Option<String>,
+    /// Whether the caller may change things.
+    admin: bool,
+    /// Whether the caller sees all tenants, or its own only.
+    all_tenants: bool,
+    /// Changed files that are not in force because they were refused.
+    refused: Vec<ShownRefusal>,
+    /// Tables in tables as in the settings file. A leaf has value, source, unit (seconds) where a number is a length of time, and
+    /// `after_restart` where a changed value waits for one.
+    settings: Map<String, Value>,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct ShownRefusal {
+    what: Watched,
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    time: String,
+    /// For an admin of all tenants.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    /// For an admin of all tenants.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
 }
 
 /// Where the file lies is for the operator of the service to know.
@@ -64,13 +100,10 @@ fn kind_of(source: &SettingsSource) -> &'static str {
 }
 
 /// What is wrong with the file is for the admin to know, too.
-fn show_refused(refused: &Refused, caller: &Caller) -> Value {
-    let mut shown = json!({"what": refused.what.code(), "time": time::format(refused.at.as_millis())});
-    if caller.is_admin_of_all() {
-        shown["file"] = refused.file.as_str().into();
-        shown["error"] = refused.error.as_str().into();
-    }
-    shown
+fn show_refused(refused: Refused, caller: &Caller) -> ShownRefusal {
+    let Refused { what, at, file, error } = refused;
+    let for_admins = |text| caller.is_admin_of_all().then_some(text);
+    ShownRefusal { what, time: time::format(at.as_millis()), file: for_admins(file), error: for_admins(error) }
 }
 
 /// Where a value stands for whoever asks. A tenant's own guards lie over the common ones.

@@ -4,7 +4,7 @@
 use super::circuits::admin;
 use super::decisions::limit;
 use super::query::{DAY_MILLIS, hourly, one_of, query, reader, skip};
-use super::{State, answer};
+use super::{State, answer, read_body, shown};
 use crate::auth;
 use crate::problem::Problem;
 use crate::service::App;
@@ -12,13 +12,13 @@ use crate::time;
 use axum::extract::{Path, RawQuery};
 use axum::response::Response;
 use bytes::Bytes;
-use hyper::{HeaderMap, StatusCode};
+use hyper::HeaderMap;
 use runguard_core::calendar::Zone;
 use runguard_guards::guard::agent_run::Control;
 use runguard_guards::input::MAX_ID_CHARS;
-use runguard_http::reply::{JSON, Reply, reply};
+use runguard_http::reply::Reply;
 use runguard_insight::insight::spend::{BudgetStands, By, RunQuery, RunState, Sort};
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
 /// The longest note of an operator, in characters.
@@ -37,10 +37,10 @@ async fn spent(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Repl
     let asked = values.get("by").map_or(By::Day.code(), String::as_str);
     let by: Vec<By> = asked.split(',').map(|word| By::from_code(word.trim()).ok_or_else(unknown)).collect::<Result<_, _>>()?;
     let (since, until) = (time::format(range.since_ms), time::format(range.until_ms));
-    let mut shown = app.engine.spent(range, zone, by, now).await?;
-    (shown.since, shown.until) = (since, until);
-    tell_times(&mut shown.budgets);
-    Ok(reply(StatusCode::OK, JSON, serde_json::to_string(&shown).unwrap_or_default()))
+    let mut spent = app.engine.spent(range, zone, by, now).await?;
+    (spent.since, spent.until) = (since, until);
+    tell_times(&mut spent.budgets);
+    shown(&spent)
 }
 
 /// In words too, when each begins anew.
@@ -76,12 +76,12 @@ async fn list(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply
         now_ms: now.as_millis(),
     };
     let (since, until) = (time::format(range.since_ms), time::format(range.until_ms));
-    let mut shown = app.engine.runs(range, asked, now).await?;
-    (shown.since, shown.until) = (since, until);
-    for run in &mut shown.runs {
+    let mut page = app.engine.runs(range, asked, now).await?;
+    (page.since, page.until) = (since, until);
+    for run in &mut page.runs {
         (run.first_seen, run.last_seen) = (time::format(run.first_seen_ms), time::format(run.last_seen_ms));
     }
-    Ok(reply(StatusCode::OK, JSON, serde_json::to_string(&shown).unwrap_or_default()))
+    shown(&page)
 }
 
 pub(crate) async fn stop(app: State, Path(run): Path<String>, RawQuery(raw): RawQuery, headers: HeaderMap, body: Bytes) -> Response {
@@ -93,22 +93,34 @@ pub(crate) async fn resume(app: State, Path(run): Path<String>, RawQuery(raw): R
     answer(change(&app, &run, Ok(Control::Resume), raw.as_deref(), &headers).await)
 }
 
+/// What is said to whoever asks for a stopped run.
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct StopAsked {
+    /// Told to whoever is blocked.
+    #[cfg_attr(feature = "schema", schemars(length(max = MAX_NOTE_CHARS)))]
+    note: Option<String>,
+}
+
+/// A run after an operator's word.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct ChangedRun {
+    run: String,
+    tenant: String,
+    state: RunState,
+    note: Option<String>,
+}
+
 /// `{"note": "too dear"}`, or nothing.
 fn note_of(body: &[u8]) -> Result<String, Problem> {
-    if body.is_empty() {
-        return Ok(String::new());
+    let fields = format!("`note`, a text of at most {MAX_NOTE_CHARS} characters");
+    let note = read_body::<StopAsked>(body, &fields)?.note.unwrap_or_default();
+    if note.chars().count() > MAX_NOTE_CHARS {
+        return Err(Problem::query("body", format!("must be an object with {fields}, and nothing else")));
     }
-    let body: Value = serde_json::from_slice(body).map_err(|_| Problem::query("body", "is not JSON"))?;
-    match (body.as_object(), &body["note"]) {
-        (Some(fields), Value::Null) if fields.keys().all(|key| key == "note") => Ok(String::new()),
-        (Some(fields), Value::String(note)) if fields.len() == 1 && note.chars().count() <= MAX_NOTE_CHARS => {
-            Ok(runguard_core::shown::one_line(note.trim()))
-        }
-        _ => Err(Problem::query(
-            "body",
-            format!("must be an object with `note`, a text of at most {MAX_NOTE_CHARS} characters, and nothing else"),
-        )),
-    }
+    Ok(runguard_core::shown::one_line(note.trim()))
 }
 
 async fn change(app: &App, run: &str, control: Result<Control, Problem>, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
@@ -124,6 +136,5 @@ async fn change(app: &App, run: &str, control: Result<Control, Problem>, raw: Op
     }
     let changed = app.engine.control_run(&tenant, run, &control, now).await?;
     tracing::warn!(state = changed.state.code(), "an operator changed a run");
-    let shown = json!({"run": changed.run, "tenant": changed.tenant, "state": changed.state, "note": changed.note});
-    Ok(reply(StatusCode::OK, JSON, shown.to_string()))
+    shown(&ChangedRun { run: changed.run, tenant: changed.tenant, state: changed.state, note: changed.note })
 }

@@ -1,18 +1,18 @@
 //! `GET /v1/stats`: decisions counted by guard, reason and time.
 
 use super::query::{Bucket, DAY_MILLIS, query, reader, time_asked};
-use super::{State, answer};
+use super::{State, answer, shown};
 use crate::auth;
 use crate::problem::Problem;
 use crate::service::App;
 use crate::time;
 use axum::extract::RawQuery;
 use axum::response::Response;
-use hyper::{HeaderMap, StatusCode};
+use hyper::HeaderMap;
 use runguard_core::row::{Ended, Named};
 use runguard_core::{GuardName, Reason};
-use runguard_http::reply::{JSON, Reply, reply};
-use serde_json::{Value, json};
+use runguard_http::reply::Reply;
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 type Counts = BTreeMap<(Named<GuardName>, Named<Ended>, Option<Named<Reason>>), u64>;
@@ -46,18 +46,45 @@ async fn counts(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Rep
         *buckets.entry(start).or_default().entry(key.clone()).or_default() += row.count;
         *totals.entry(key).or_default() += row.count;
     }
-    let list = |counts: &Counts| -> Vec<Value> {
-        counts
-            .iter()
-            .map(|((guard, outcome, reason), count)| json!({"guard": guard, "outcome": outcome, "reason": reason, "count": count}))
-            .collect()
+    let list = |counts: Counts| -> Vec<ShownCount> {
+        counts.into_iter().map(|((guard, outcome, reason), count)| ShownCount { guard, outcome, reason, count }).collect()
     };
-    let body = json!({
-        "since": time::format(since),
-        "until": time::format(until),
-        "bucket_seconds": minutes * 60,
-        "totals": list(&totals),
-        "buckets": buckets.iter().map(|(minute, counts)| json!({"start": time::format(minute.saturating_mul(60_000)), "counts": list(counts)})).collect::<Vec<_>>(),
-    });
-    Ok(reply(StatusCode::OK, JSON, body.to_string()))
+    let bucket = |(minute, counts): (i64, Counts)| ShownBucket { start: time::format(minute.saturating_mul(60_000)), counts: list(counts) };
+    shown(&ShownStats {
+        since: time::format(since),
+        until: time::format(until),
+        bucket_seconds: minutes * 60,
+        totals: list(totals),
+        buckets: buckets.into_iter().map(bucket).collect(),
+    })
+}
+
+/// Decisions counted.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct ShownStats {
+    since: String,
+    until: String,
+    bucket_seconds: i64,
+    totals: Vec<ShownCount>,
+    buckets: Vec<ShownBucket>,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct ShownBucket {
+    start: String,
+    counts: Vec<ShownCount>,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct ShownCount {
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    guard: Named<GuardName>,
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    outcome: Named<Ended>,
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    reason: Option<Named<Reason>>,
+    count: u64,
 }

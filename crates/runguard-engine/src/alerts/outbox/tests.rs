@@ -64,7 +64,7 @@ fn a_message_stays_until_it_is_delivered_and_keeps_its_id_over_a_crash() {
     story.outbox.delivered(&entries, 2000).unwrap();
     story.crash();
     assert!(matches!(story.outbox.next("ops", TargetKind::Webhook, 9000).unwrap(), Next::Nothing));
-    assert_eq!(story.outbox.list(Status::Delivered, None, 10).unwrap()[0]["message_id"], json!(first.id));
+    assert_eq!(story.outbox.list(Status::Delivered, None, 10).unwrap()[0].message_id, first.id);
     assert_eq!(story.outbox.watermark().unwrap(), Some(1));
 }
 
@@ -138,9 +138,10 @@ fn dead_letters_are_shown_and_can_be_tried_again() {
     let (first, entries) = story.next(TargetKind::Webhook, 1000);
     story.outbox.given_up(&entries, "gone", 2000).unwrap();
     let dead = story.outbox.list(Status::Dead, Some("odd"), 10).unwrap();
-    assert_eq!((&dead[0]["problem"], &dead[0]["attempts"], &dead[0]["title"]), (&json!("gone"), &json!(1), &json!("Alert 1")));
+    let title = &dead[0].alert.as_ref().unwrap().title;
+    assert_eq!((dead[0].problem.as_deref(), dead[0].attempts, title.as_str()), (Some("gone"), 1, "Alert 1"));
     assert!(story.outbox.list(Status::Dead, Some("even"), 10).unwrap().is_empty(), "another tenant's");
-    let id: i64 = dead[0]["id"].as_str().unwrap().parse().unwrap();
+    let id: i64 = dead[0].id.parse().unwrap();
     assert_eq!(story.outbox.retry(id, Some("even")).unwrap(), None);
     assert_eq!(story.outbox.retry(id, None).unwrap().as_deref(), Some("ops"));
     assert_eq!(story.outbox.retry(id, None).unwrap(), None, "only what is dead");
@@ -159,7 +160,8 @@ fn the_queue_is_bounded_and_what_is_urgent_stays() {
     assert_eq!(story.outbox.dropped().unwrap(), 6);
     assert_eq!(story.next(TargetKind::Webhook, 1000).0.alerts[0].dedup_key, "r-0", "the oldest, and critical");
     let listed = story.outbox.list(Status::Queued, None, 20_000).unwrap();
-    assert!(!listed.iter().any(|entry| entry["dedup_key"] == "r-6") && listed.iter().any(|entry| entry["dedup_key"] == "r-7"));
+    let is_listed = |key: &str| listed.iter().any(|message| message.alert.as_ref().is_some_and(|alert| alert.dedup_key == key));
+    assert!(!is_listed("r-6") && is_listed("r-7"));
 }
 
 #[test]
