@@ -9,6 +9,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+/// So long no stream was at its bound, then they have room again. One is filled by a few nodes and emptied by one, so at its bound it is full and
+/// has room in turn, many times a second; and beside it there are others.
+const ROOM_AFTER: Duration = Duration::from_secs(2);
+
 /// Whether the shared database can be used.
 #[derive(Debug)]
 pub(crate) struct Health {
@@ -34,6 +38,8 @@ pub(crate) struct Health {
     log_seen_since: OnceLock<u64>,
     pub(super) log_had_all_at: AtomicU64,
     full: AtomicBool,
+    /// When a stream was at its bound last.
+    full_at: Mutex<Option<Instant>>,
     /// What nodes decided alone may not be counted yet: other nodes, this one; and so long it takes until that is known.
     pub(super) others_behind: AtomicBool,
     pub(super) ours_behind: AtomicBool,
@@ -58,6 +64,7 @@ impl Default for Health {
             log_seen_since: OnceLock::new(),
             log_had_all_at: AtomicU64::new(0),
             full: AtomicBool::new(false),
+            full_at: Mutex::default(),
             others_behind: AtomicBool::new(false),
             ours_behind: AtomicBool::new(false),
             settles_at: Mutex::default(),
@@ -156,6 +163,7 @@ impl Health {
     }
 
     pub(crate) fn full(&self) {
+        *self.full_at() = Some(Instant::now());
         if self.full.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -168,10 +176,15 @@ impl Health {
         self.full.load(Ordering::Acquire)
     }
 
+    /// One of them took a row.
     pub(crate) fn has_room(&self) {
-        if self.is_full() && self.full.swap(false, Ordering::AcqRel) {
+        if self.is_full() && self.full_at().is_none_or(|at| at.elapsed() >= ROOM_AFTER) && self.full.swap(false, Ordering::AcqRel) {
             tracing::info!("the streams have room again");
         }
+    }
+
+    fn full_at(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.full_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn log_away(&self, error: &StoreError) {
@@ -207,6 +220,20 @@ impl Health {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_is_full_and_has_room_in_turn_is_full() {
+        let health = Health::default();
+        for _ in 0..10 {
+            health.full();
+            tokio::time::sleep(ROOM_AFTER / 2).await;
+            health.has_room();
+            assert!(health.is_full(), "it is said once, not with every row");
+        }
+        tokio::time::sleep(ROOM_AFTER / 2).await;
+        health.has_room();
+        assert!(!health.is_full());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn nobody_waits_longer_because_somebody_else_noticed_first() {
