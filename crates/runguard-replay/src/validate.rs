@@ -4,7 +4,7 @@
 //! run is watched once for every value of every rule, and the combinations are made of that.
 
 use crate::evaluate::{
-    FOLDS, FRONTIER_RUNS, Lengths, NATIVE, Order, Progress, Reading, Recorded, Tally, Worker, each_run, fold_of, groups, tokens_of,
+    ALL, FOLDS, FRONTIER_RUNS, Lengths, NATIVE, Order, Progress, Reading, Recorded, Tally, Worker, each_run, fold_of, groups, tokens_of,
 };
 use crate::front::only;
 use crate::labels::Labels;
@@ -20,6 +20,8 @@ use std::path::PathBuf;
 
 /// What part of the good runs of a class may be ended before their end.
 pub const PRICES: [(&str, f64); 3] = [(FRONTIER_RUNS, 0.005), (NATIVE, 0.01), ("intercode", 0.005)];
+/// What part of the runs that the agent's own detector called stuck are to be found, if any thresholds that keep the prices find it.
+const RECALL: f64 = 0.95;
 
 /// Limits that runs are held against beside the detector; one of them, or of what follows them here, at a time.
 const LIMITS_OF_STEPS: [u64; 8] = [3, 6, 9, 12, 16, 20, 23, 25];
@@ -202,6 +204,7 @@ fn against_others(lengths: Lengths) -> Result<Vec<Axis>, Problem> {
 #[derive(Debug, Clone, Copy, Default)]
 struct Sums {
     costly: u32,
+    stuck_found: u32,
     saved_steps: u32,
     saved_tokens: u64,
 }
@@ -221,7 +224,8 @@ const BLOCK: usize = 1 << 12;
 struct Ended {
     groups: Vec<usize>,
     fold: usize,
-    success: bool,
+    success: Option<bool>,
+    stuck: bool,
     /// By axis, then by value.
     ends: Vec<Vec<u32>>,
     /// What an end after each step would have spared: steps and tokens.
@@ -346,11 +350,12 @@ impl Trial {
         let runs: Vec<Ended> = self
             .runs
             .iter()
-            .filter_map(|watched| {
+            .map(|watched| {
                 let run = &watched.run;
                 let spared = (0..run.steps.len()).map(|at| run.spared(at)).map(|steps| (steps.len() as u32, tokens_of(steps))).collect();
                 let groups = groups(run).into_iter().map(&mut place).collect();
-                Some(Ended { groups, fold: fold_of(&run.task), success: run.success?, ends: self.ends(watched), spared })
+                let stuck = run.stuck == Some(true);
+                Ended { groups, fold: fold_of(&run.task), success: run.success, stuck, ends: self.ends(watched), spared }
             })
             .collect();
         let mut sums = vec![vec![[Sums::default(); FOLDS]; self.len()]; names.len()];
@@ -367,11 +372,14 @@ impl Trial {
                     let (steps, tokens) = run.spared[end as usize];
                     for group in &run.groups {
                         let sums = &mut sums[*group][combination][run.fold];
-                        if run.success {
-                            sums.costly += u32::from(steps > 0);
-                        } else {
-                            sums.saved_steps += steps;
-                            sums.saved_tokens += tokens;
+                        sums.stuck_found += u32::from(run.stuck);
+                        match run.success {
+                            Some(true) => sums.costly += u32::from(steps > 0),
+                            Some(false) => {
+                                sums.saved_steps += steps;
+                                sums.saved_tokens += tokens;
+                            }
+                            None => {}
                         }
                     }
                 });
@@ -408,6 +416,7 @@ impl Trial {
         let folds = self.sums.get(group).and_then(|combinations| combinations.get(combination));
         for (_, sums) in folds.into_iter().flatten().enumerate().filter(|(fold, _)| wanted(*fold)) {
             sum.costly += sums.costly;
+            sum.stuck_found += sums.stuck_found;
             sum.saved_steps += sums.saved_steps;
             sum.saved_tokens += sums.saved_tokens;
         }
@@ -434,8 +443,8 @@ impl Trial {
         self.sums.keys().map(String::as_str)
     }
 
-    /// For every fold the thresholds that save most on the others while every class keeps its price there. Long runs of one source must not
-    /// outvote the others, so shares count alike: steps of two sources, tokens of frontier models.
+    /// For every fold the thresholds that save most on the others while every class keeps its price there and enough of the stuck runs are
+    /// found. Long runs of one source must not outvote the others, so shares count alike: steps of two sources, tokens of frontier models.
     pub fn cross_validate(&self) -> Vec<HeldOut> {
         let choose = |fold: usize| {
             let wanted = |other: usize| other != fold;
@@ -443,6 +452,8 @@ impl Trial {
             let prices = PRICES.map(|(group, price)| (group, price * whole(group).successful as f64));
             let keeps =
                 |combination: &usize| prices.iter().all(|(group, most)| f64::from(self.sums(group, *combination, wanted).costly) <= *most);
+            let enough = RECALL * whole(ALL).stuck as f64;
+            let finds = |combination: usize| f64::from(self.sums(ALL, combination, wanted).stuck_found) >= enough;
             let [swe, inter, frontier] = ["openhands_swebench", "intercode", FRONTIER_RUNS].map(whole);
             let share = |part: u64, whole: u64| if whole > 0 { part as f64 / whole as f64 } else { 0.0 };
             let worth = |combination: usize| {
@@ -451,8 +462,9 @@ impl Trial {
                     + share(saved("intercode").saved_steps.into(), inter.failed_steps)
                     + share(saved(FRONTIER_RUNS).saved_tokens, frontier.failed_tokens)
             };
-            let worths = (0..self.len()).filter(keeps).map(|combination| (worth(combination), combination));
-            HeldOut { chosen: worths.max_by(|left, right| left.0.total_cmp(&right.0)).map(|(_, chosen)| chosen), fold }
+            let worths = (0..self.len()).filter(keeps).map(|combination| (finds(combination), worth(combination), combination));
+            let best = worths.max_by(|left, right| left.0.cmp(&right.0).then(left.1.total_cmp(&right.1)));
+            HeldOut { chosen: best.map(|(_, _, chosen)| chosen), fold }
         };
         (0..FOLDS).map(choose).collect()
     }
@@ -541,7 +553,6 @@ impl Priced {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evaluate::ALL;
     use crate::rules::Other;
     use std::io::Write;
 
@@ -590,6 +601,25 @@ mod tests {
         let at = trial.priced(ALL, Saved::Steps).at(|fold| trial.price_of(&rival, ALL, fold));
         let tally = trial.held_out(&at, ALL);
         assert_eq!((tally.false_stops, tally.saved_steps), (0, 250), "for a rival that ends no good run");
+    }
+
+    /// Good runs that were ended at their fourth equal call: three is too early, and five, which costs as little, finds none of them.
+    #[test]
+    fn what_finds_the_stuck_runs_goes_before_what_saves_as_much() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let step = r#"{"kind":"call","tool":"sh","args_hash":"1","result":"x","result_hash":"2","result_len":1,"error":false}"#;
+        let steps = [step; 4].join(",");
+        for index in 0..40 {
+            writeln!(
+                file,
+                r#"{{"run_id":"{index}","source":"s","task":"t{index}","success":true,"labels":{{"native_tool_calls":true,"openhands_stuck_in_loop":true}},"steps":[{steps}]}}"#
+            )
+            .unwrap();
+        }
+        let files = [file.path().to_owned()];
+        let trial = Trial::of_thresholds(&files, Lengths::of(&files, 2), 2).unwrap();
+        let tally = trial.held_out(&trial.cross_validate(), ALL);
+        assert_eq!((tally.stuck, tally.stuck_found, tally.lost_steps), (40, 40, 0));
     }
 
     /// Failing tasks repeat one call that gives something else each time, which is no standstill; good ones are as long, and new throughout.
