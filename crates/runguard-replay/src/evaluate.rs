@@ -5,7 +5,7 @@
 
 mod reading;
 
-pub use reading::{Instead, Order, Progress, Reading, Recorded, Unread, Worker, bytes_on_disk, each_run};
+pub use reading::{Instead, LeftAlone, Order, Progress, Reading, Recorded, Unread, Worker, bytes_on_disk, each_run};
 
 use crate::labels::Labels;
 use crate::rules::Contender;

@@ -365,7 +365,10 @@ pub fn find(wanted: &WhichRun, recorded: &Recorded<'_>, detail: Detail) -> Resul
     };
     let (mut read, mut broken) = (0, Vec::new());
     for file in files {
-        let mut runs = recorded.open(file, detail).map_err(NotFound::Unreadable)?;
+        let mut runs = match recorded.open(file, detail) {
+            Err(error) if recorded.is_left_alone(file, &error) => continue,
+            runs => runs.map_err(NotFound::Unreadable)?,
+        };
         while let Some(run) = runs.next() {
             match run {
                 Ok(mut run) if is_meant(&run) => {
@@ -595,7 +598,13 @@ mod tests {
         let missing = found(WhichRun::AnyFile("c".into())).unwrap_err().to_string();
         assert!(missing.contains("`c` is not among the 2 runs") && missing.contains(":3: "), "{missing}");
         assert!(matches!(found(WhichRun::First("/nowhere".into())), Err(NotFound::Unreadable(_))));
-        let (run, _) = find(&WhichRun::AnyFile("b".into()), &Recorded::of(&[path], &labels), Detail::TEXTS).unwrap();
+        let other = tempfile::Builder::new().suffix(".json").tempfile().unwrap();
+        std::fs::write(other.path(), r#"{"name":"package"}"#).unwrap();
+        let files = [other.path().to_owned(), path];
+        let named = Recorded::of(&files, &labels);
+        assert!(matches!(find(&WhichRun::AnyFile("b".into()), &named, Detail::TEXTS), Err(NotFound::Unreadable(_))), "by its name");
+        let in_a_folder = Recorded { given: &files[1..], ..named };
+        let (run, _) = find(&WhichRun::AnyFile("b".into()), &in_a_folder, Detail::TEXTS).unwrap();
         assert_eq!(run.steps[0].texts.as_ref().unwrap().args, r#"{"c":"ls"}"#);
     }
 

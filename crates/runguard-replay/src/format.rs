@@ -21,6 +21,9 @@ mod sketch;
 mod spans;
 mod swe_agent;
 mod tau_bench;
+mod wrapped;
+
+pub use wrapped::Wrapping;
 
 use crate::packed::Frames;
 use crate::trace::{self, Broken, Detail, Lines, ReadAt, Run};
@@ -132,10 +135,26 @@ pub enum OpenError {
     Unknown {
         path: PathBuf,
     },
+    /// There may be runs in it, once it is unpacked.
+    Wrapped {
+        path: PathBuf,
+        wrapping: Wrapping,
+    },
     Database {
         path: PathBuf,
         problem: String,
     },
+}
+
+impl OpenError {
+    /// Of a file in which nothing was found.
+    fn nothing_in(path: &Path) -> Self {
+        let path = path.to_owned();
+        match wrapped::of(&path) {
+            Some(wrapping) => Self::Wrapped { path, wrapping },
+            None => Self::Unknown { path },
+        }
+    }
 }
 
 impl fmt::Display for OpenError {
@@ -151,6 +170,7 @@ impl fmt::Display for OpenError {
                     known.join(", ")
                 )
             }
+            Self::Wrapped { path, wrapping } => write!(f, "{} is {wrapping}", path.display()),
             Self::Database { path, problem } => {
                 write!(f, "{} is not read as RunGuard's log: {problem}; name the data folder or its runguard.db", path.display())
             }
@@ -162,7 +182,7 @@ impl std::error::Error for OpenError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Unreadable { source, .. } => Some(source),
-            Self::Unknown { .. } | Self::Database { .. } => None,
+            Self::Unknown { .. } | Self::Wrapped { .. } | Self::Database { .. } => None,
         }
     }
 }
@@ -435,7 +455,7 @@ pub fn guess(path: &Path) -> Result<Format, OpenError> {
     }
     let (file, _) = files_of_one(path)?;
     let input = trace::unpacked(&file, &Arc::default()).map_err(|source| OpenError::Unreadable { path: path.to_owned(), source })?;
-    guess_of(input).ok_or_else(|| OpenError::Unknown { path: path.to_owned() })
+    guess_of(input).ok_or_else(|| OpenError::nothing_in(path))
 }
 
 fn guess_of_no_json(path: &Path) -> Result<Option<Format>, OpenError> {
@@ -469,7 +489,7 @@ fn begin(path: &Path, detail: Detail) -> Result<Begun, OpenError> {
         reading.take_record(line, record);
         Begun::Reading(reading)
     };
-    guess_with(Records::new(input), first, Begun::Told).ok_or_else(|| OpenError::Unknown { path: path.to_owned() })
+    guess_with(Records::new(input), first, Begun::Told).ok_or_else(|| OpenError::nothing_in(path))
 }
 
 /// Pieces in front of the first record that are kept; with more the file is opened again.
@@ -530,7 +550,7 @@ fn guess_with<R: BufRead, T>(mut records: Records<R>, first: impl FnOnce(First<'
 }
 
 /// What is to be read of a path, each to be [opened](open): the path itself when it is a file, or a folder that is one log (a
-/// data folder, the completions or events of one run of `OpenHands`); else the files in it, in order, that may hold runs.
+/// data folder, the completions or events of one run of `OpenHands`); else the files in it, in order, that may hold runs, packed ones too.
 pub fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
     if !path.is_dir() {
         fs::metadata(path)?;
@@ -557,16 +577,20 @@ fn files_below(folder: &Path, deeper: usize, found: &mut Vec<PathBuf>) -> io::Re
             if deeper > 0 {
                 files_below(&entry, deeper - 1, found)?;
             }
-        } else if may_hold_runs(&entry) {
+        } else if may_hold_runs(&entry) || wrapped::is_called_so(&name_of(&entry)) {
             found.push(entry);
         }
     }
     Ok(())
 }
 
+fn name_of(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default()
+}
+
 /// By its name, so that a folder's pictures and notes are not complained about. A file that is named is read whatever it is called.
 fn may_hold_runs(path: &Path) -> bool {
-    let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+    let name = name_of(path);
     let name = name.strip_suffix(".gz").unwrap_or(&name);
     // What programs keep beside runs.
     if ["report.json", "base_state.json", "sessions-index.json"].contains(&name) || name.ends_with(".meta.json") {

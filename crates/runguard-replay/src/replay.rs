@@ -542,10 +542,7 @@ pub fn replay(reading: &Reading<'_>, ask: &Ask<'_>) -> io::Result<Summary> {
     if unused > 0 && finished {
         notes.push(format!("{unused} of {given} labels name no run that was read; a label needs a run's id or the path of its file"));
     }
-    if let Some(first) = unread.left_alone.first() {
-        let count = unread.left_alone.len();
-        notes.push(format!("{count} files in these folders hold no runs in a form that is known, the first: {}", first.display()));
-    }
+    notes.extend(unread.left_alone.notes());
     if let Some(pack) = pack {
         if finished {
             pack.finish()?;
@@ -593,7 +590,7 @@ pub fn replay(reading: &Reading<'_>, ask: &Ask<'_>) -> io::Result<Summary> {
         groups: sums.groups.into_iter().map(Groups::finish).collect(),
         against: against.iter().zip(sums.against).map(|(other, tally)| Named { name: other.name.clone(), figures: tally.into() }).collect(),
         most_after: sums.most_after.finish(),
-        files_left_alone: unread.left_alone.len() as u64,
+        files_left_alone: unread.left_alone.count(),
         notes,
     })
 }

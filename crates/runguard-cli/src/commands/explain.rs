@@ -81,7 +81,8 @@ impl Explain {
         let files = files_of(&self.files)?;
         remove_copies_when_stopped();
         let copies = Copies::where_rows_wait(wanted.file().into_iter().chain(&files));
-        let recorded = Recorded { format: self.read.format, instead: copies.instead(), ..Recorded::of(&files, &labels) };
+        let named: Vec<PathBuf> = wanted.file().into_iter().chain(&self.files).cloned().collect();
+        let recorded = Recorded { files: &files, given: &named, format: self.read.format, labels: &labels, instead: copies.instead() };
         let (run, others) = find(&wanted, &recorded, guards.detail_with_texts()).map_err(|error| match error {
             NotFound::Unreadable(_) => Failure::Usage(error.to_string()),
             NotFound::Missing { .. } => Failure::NotFound(error.to_string()),
@@ -91,7 +92,7 @@ impl Explain {
         }
         // What is long is said by the runs it stands among.
         let among: Vec<PathBuf> = wanted.file().into_iter().chain(&files).cloned().collect();
-        let recorded = Recorded { files: &among, given: &among, ..recorded };
+        let recorded = Recorded { files: &among, ..recorded };
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let reading = Reading { recorded, detail: guards.detail(), threads, progress: &Progress::default() };
         let explained = explain(&run, &learned(&reading, guards).map_err(|problem| misset(&problem))?);

@@ -106,6 +106,9 @@ impl Replay {
         tell_broken(&summary);
         let previews = if summary.finished { preview::of_logs(&files, &changes)? } else { Vec::new() };
         if summary.runs == 0 && summary.finished && previews.is_empty() {
+            for note in &summary.notes {
+                output::remark("note", &output::clean(note));
+            }
             return Err(Failure::Usage(match summary.broken_lines {
                 0 => "there is no run in what was given".to_owned(),
                 _ => "nothing could be read; name the format with --format, if it was guessed wrongly".to_owned(),

@@ -239,10 +239,8 @@ impl Tune {
         if unused > 0 {
             output::remark("note", &format!("{unused} of {given} labels name no run that was read"));
         }
-        if gathered.left_alone > 0 {
-            let hold = if gathered.left_alone == 1 { "holds" } else { "hold" };
-            let files = output::count(gathered.left_alone, "file");
-            output::remark("note", &format!("{files} in these folders {hold} no runs in a form that is known"));
+        for note in gathered.left_alone.notes() {
+            output::remark("note", &output::clean(&note));
         }
         if gathered.runs == 0 {
             return Err(Failure::Usage("no run could be read from these files".into()));

@@ -61,9 +61,9 @@ impl<'a> Recorded<'a> {
         self.instead.contains_key(path).then(|| path.into())
     }
 
-    /// Whether a file that is not read is simply none of ours.
+    /// Whether a file that is not read is simply none of ours, since nobody named it.
     pub(crate) fn is_left_alone(&self, path: &Path, error: &OpenError) -> bool {
-        matches!(error, OpenError::Unknown { .. }) && !self.given.iter().any(|given| given == path)
+        matches!(error, OpenError::Unknown { .. } | OpenError::Wrapped { .. }) && !self.given.iter().any(|given| given == path)
     }
 }
 
@@ -169,8 +169,7 @@ pub struct Unread {
     pub count: u64,
     /// By file.
     pub by_file: Vec<u64>,
-    /// Found in folders, and no recorded runs.
-    pub left_alone: Vec<PathBuf>,
+    pub left_alone: LeftAlone,
 }
 
 impl Unread {
@@ -197,7 +196,63 @@ impl Unread {
         self.first.extend(other.first);
         self.first.sort_by(|left, right| (&left.file, left.line).cmp(&(&right.file, right.line)));
         self.first.truncate(TOLD);
-        self.left_alone.extend(other.left_alone);
+        self.left_alone.merge(other.left_alone);
+    }
+}
+
+/// Files that were found in folders and hold no recorded runs.
+#[derive(Debug, Default)]
+pub struct LeftAlone {
+    unknown: Found,
+    wrapped: Found,
+}
+
+/// How many there were, and how the first of them is told.
+#[derive(Debug, Default)]
+struct Found {
+    count: u64,
+    first: Option<String>,
+}
+
+impl Found {
+    fn merge(&mut self, other: Self) {
+        self.count += other.count;
+        // Whichever thread met it.
+        self.first = self.first.take().into_iter().chain(other.first).min();
+    }
+}
+
+impl LeftAlone {
+    pub(crate) fn add(&mut self, error: OpenError) {
+        match error {
+            OpenError::Wrapped { .. } => self.wrapped.merge(Found { count: 1, first: Some(error.to_string()) }),
+            OpenError::Unknown { path } => self.unknown.merge(Found { count: 1, first: Some(path.display().to_string()) }),
+            // Those are complained about.
+            OpenError::Unreadable { .. } | OpenError::Database { .. } => {}
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.unknown.merge(other.unknown);
+        self.wrapped.merge(other.wrapped);
+    }
+
+    pub fn count(&self) -> u64 {
+        self.unknown.count + self.wrapped.count
+    }
+
+    /// What the reader is told of them.
+    pub fn notes(&self) -> Vec<String> {
+        let files = |count: u64| if count == 1 { "1 file".to_owned() } else { format!("{count} files") };
+        let tell = |found: &Found, of: &dyn Fn(String, &str) -> String| found.first.as_deref().map(|first| of(files(found.count), first));
+        let verb = |found: &Found, one, many| if found.count == 1 { one } else { many };
+        let hold = verb(&self.unknown, "holds", "hold");
+        let are = verb(&self.wrapped, "was", "were");
+        let unknown = tell(&self.unknown, &|files, first| {
+            format!("{files} in these folders {hold} no runs in a form that is known, the first: {first}")
+        });
+        let wrapped = tell(&self.wrapped, &|files, first| format!("{files} in these folders {are} not read; {first}"));
+        unknown.into_iter().chain(wrapped).collect()
     }
 }
 
@@ -358,7 +413,7 @@ impl Source<'_> {
         }
         let input = match input(recorded.opened(&self.path), format, detail) {
             Err(error) if recorded.is_left_alone(&self.path, &error) => {
-                self.unread.left_alone.push(self.path.to_path_buf());
+                self.unread.left_alone.add(error);
                 return Ok(());
             }
             input => input.map_err(|error| error.to_string())?,

@@ -266,6 +266,48 @@ fn a_reader_is_told_what_the_figures_cannot_say() {
     }
 }
 
+/// A tar archive's first block, as far as it tells what it is.
+fn tar_block() -> Vec<u8> {
+    let mut block = vec![0; 512];
+    block[..5].copy_from_slice(b"a.txt");
+    block[257..262].copy_from_slice(b"ustar");
+    block
+}
+
+#[test]
+fn archives_in_a_folder_are_told_and_nothing_else_is_held_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    packed(folder.path(), &many_runs(3));
+    std::fs::rename(path("runs.packed"), path("a.runs")).unwrap();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut gzip, &tar_block()).unwrap();
+    std::fs::write(path("b.tar.gz"), gzip.finish().unwrap()).unwrap();
+    std::fs::write(path("c.parquet"), b"PAR1....").unwrap();
+    std::fs::write(path("d.json"), b"{\"name\":\"package\"}").unwrap();
+    std::fs::write(path("e.zip"), b"not what it is called").unwrap();
+    std::fs::write(path("f.png"), b"\x89PNG").unwrap();
+    let given = [folder.path().to_owned()];
+    let files = files_of(&given).unwrap();
+    for threads in [1, 3] {
+        let labels = Labels::default();
+        let guards = guards(caps());
+        let recorded = Recorded { given: &given, ..Recorded::of(&files, &labels) };
+        let reading = Reading { recorded, detail: guards.detail(), threads, progress: &Progress::default() };
+        let summary = replay(&reading, &Ask { guards: &guards, against: &[], by: &BY, pack: None }).unwrap();
+        assert_eq!((summary.runs, summary.broken_lines, summary.files_left_alone), (3, 0, 4), "{:?}", summary.broken);
+        let told = |of: &str| summary.notes.iter().find(|note| note.contains("these folders") && note.contains(of)).cloned();
+        let archive = told("b.tar.gz is a tar archive: unpack it (tar xf) and read what comes of it");
+        assert!(archive.as_ref().is_some_and(|note| note.starts_with("2 files in these folders were not read; ")), "{:?}", summary.notes);
+        let unknown = told("d.json");
+        assert!(unknown.as_ref().is_some_and(|note| note.starts_with("2 files in these folders hold no runs")), "{:?}", summary.notes);
+    }
+    let named = [path("c.parquet")];
+    let summary = report(&named, 1, &guards(caps()), None);
+    let problem = summary.broken.first().map(|broken| broken.problem.clone()).unwrap_or_default();
+    assert!(problem.ends_with("c.parquet is a Parquet table: write it as lines of JSON and read what comes of it"), "{problem}");
+}
+
 #[test]
 fn files_of_folders_and_of_a_data_folder() {
     let folder = tempfile::tempdir().unwrap();

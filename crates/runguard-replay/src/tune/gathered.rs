@@ -1,7 +1,7 @@
 //! What is kept of recorded runs: where each value of the grid stops them, and what they used.
 
 use super::{MAX_RUNS, MAX_SOURCES, Options, Save, TOLD, Together};
-use crate::evaluate::{Recorded, fold_of};
+use crate::evaluate::{LeftAlone, Recorded, fold_of};
 use crate::front::{Part, RULES, TUNED};
 use crate::rules::{AgentKind, observe};
 use crate::trace::{Broken, Detail, Run, Step};
@@ -101,8 +101,7 @@ pub struct Gathered {
     pub runs_left_out: u64,
     pub broken: Vec<Broken>,
     pub broken_lines: u64,
-    /// Files that were found in folders and hold no runs.
-    pub left_alone: u64,
+    pub left_alone: LeftAlone,
 }
 
 /// Reads the runs of the files. `progress` hears how many were read.
@@ -113,7 +112,7 @@ pub fn gather(recorded: &Recorded<'_>, options: &Options, progress: &mut dyn FnM
         let runs = match recorded.open(path, options.guards.detail()) {
             Ok(runs) => runs,
             Err(error) if recorded.is_left_alone(path, &error) => {
-                gathered.left_alone += 1;
+                gathered.left_alone.add(error);
                 continue;
             }
             Err(error) => {
