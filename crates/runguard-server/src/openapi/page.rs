@@ -311,6 +311,7 @@ fn kind_of(kind: &str, schema: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn every_link_within_the_page_leads_somewhere_and_no_name_is_there_twice() {
@@ -329,7 +330,6 @@ mod tests {
     #[test]
     fn types_are_told_in_words_and_lead_to_each_other() {
         let told = |schema: Value| schema_type(&schema);
-        use serde_json::json;
         let link = "<a href=\"#type-Circuit\">Circuit</a>";
         assert_eq!(told(json!({"type": "array", "items": {"$ref": "#/components/schemas/Circuit"}})), format!("list of {link}"));
         assert_eq!(told(json!({"anyOf": [{"$ref": "#/components/schemas/Circuit"}, {"type": "null"}]})), format!("{link} or nothing"));
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn addresses_are_filled_in() {
-        let parameters = serde_json::json!([
+        let parameters = json!([
             {"name": "session_id", "in": "path", "example": "s"}, {"name": "limit", "in": "query", "example": 2}, {"name": "cursor", "in": "query"}
         ]);
         assert_eq!(address("/v1/sessions/{session_id}", parameters.as_array().unwrap()), "/v1/sessions/s?limit=2");
