@@ -21,6 +21,8 @@ const written = (value) => (typeof value === 'string' ? value : JSON.stringify(v
 const shown = (one) => (isSpan(one) ? duration(one.value) : written(one.value));
 /// As the form has it, and as it stands in a file.
 const typed = (one) => (isSpan(one) ? span(one.value) : String(one.value));
+/// As a list of all of them has it: a length of time as a file takes it.
+const inFile = (one, value) => (isSpan(one) && typeof value === 'number' ? span(value) : written(value));
 const toml = (value) => (typeof value === 'string' ? JSON.stringify(value) : String(value));
 /// What a shell takes as one word.
 const word = (text) => (/^[\w./:=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
@@ -136,7 +138,7 @@ export function settings(frame, main) {
       return el('details', { class: 'group', 'data-key': name, open: own > 0 || name === `guards.${frame.where.guard}` || name === `guards.${wanted?.[1]}` },
         el('summary', null, el('code', null, `[${name}]`), el('span', { class: 'hint' }, ` ${times(list.length, 'value')}${own ? `, ${count(own)} set` : ''}`)),
         table(`Values of ${name}`, [{ label: 'Key' }, { label: 'Value' }, { label: 'From' }], list.slice(0, 200).map((one) => [
-          el('code', null, foreign(one.path.slice(name.length + 1) || one.path, 120)), [el('code', null, foreign(written(one.value), 160)), isSpan(one) && one.value >= 60 ? el('span', { class: 'hint' }, ` ${duration(one.value)}`) : null, one.later === undefined ? null : el('span', { class: 'hint' }, ' after a restart ', el('code', null, foreign(written(one.later), 160)))], isDefault(one) ? el('span', { class: 'hint' }, 'default') : badge('set', foreign(one.origin, 80))])));
+          el('code', null, foreign(one.path.slice(name.length + 1) || one.path, 120)), [el('code', null, foreign(inFile(one, one.value), 160)), one.later === undefined ? null : el('span', { class: 'hint' }, ' after a restart ', el('code', null, foreign(inFile(one, one.later), 160)))], isDefault(one) ? el('span', { class: 'hint' }, 'default') : badge('set', foreign(one.origin, 80))])));
     });
   }
 

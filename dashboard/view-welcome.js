@@ -24,7 +24,7 @@ if (!answer.allow) console.log(answer.reason, answer.message)`;
 
 export function welcome(frame) {
   const state = el('p', { class: 'awaited', role: 'status' }, el('span', { class: 'dot', 'aria-hidden': 'true' }), 'No decisions yet. Waiting for the first one…');
-  const gatewayNote = el('p', { class: 'hint' }, 'An agent is capped without a change to its code: it asks RunGuard, and RunGuard asks the provider. Start the service as ', el('code', null, 'runguard gateway --max-usd-per-run 2'), '.');
+  const gatewayNote = el('p', { class: 'hint' }, 'An agent is capped without a change to its code: it asks RunGuard, and RunGuard asks the provider. Start the service as ', el('code', { class: 'whole' }, 'runguard gateway --max-usd-per-run 2'), '.');
   const draw = (about, label, text) => () => [about, copyable(label, text, frame.say)];
   const root = el('section', { class: 'panel welcome', 'aria-labelledby': 'welcome-title', hidden: true },
     el('h2', { id: 'welcome-title' }, 'Ask before the next step'),
@@ -37,7 +37,7 @@ export function welcome(frame) {
     ]),
     key.get() ? el('p', { class: 'hint' }, 'Callers need a key: ', el('code', null, 'runguard key create --role guard')) : null,
     state,
-    el('p', { class: 'hint' }, 'Or see it with made-up traffic first: ', el('code', null, 'runguard demo'), '.'));
+    el('p', { class: 'hint' }, 'Or see it with made-up traffic first: ', el('code', { class: 'whole' }, 'runguard demo'), '.'));
   let isOver = false;
 
   /// The gateway's tab says whether this service is one, to those who may know.

@@ -73,7 +73,7 @@ def test_what_would_have_happened(traces):
     assert example == {"id": "unlucky", "file": str(traces), "line": 3, "step": 4, "steps": 6, "success": True}, "a false stop first"
     assert report["nudges"][0]["rule"] == "stall.steer" and report["nudges"][0]["failed"] == {"runs": 1, "steps": 1, "recovered": 0}
     assert report["presets"] == [{"name": "coding", "runs": 4}]
-    assert any("whether they succeeded" in note for note in report["notes"])
+    assert any("no word on success" in note for note in report["notes"])
 
 
 def test_a_person_reads_tables(traces):

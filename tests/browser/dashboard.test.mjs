@@ -427,7 +427,7 @@ describe('a service in which much is wrong', () => {
   test('says so first, and where', async () => {
     const page = await open(browser, service);
     await settled(page);
-    for (const [name, text] of [['Circuits', 'None open'], ['Alerts', 'None firing'], ['Service', 'Ready'], ['Settings', 'As in the file']]) {
+    for (const [name, text] of [['Circuits', 'None open'], ['Alerts', 'None firing'], ['Service', 'Ready'], ['Settings', 'In force']]) {
       await check(page, name).getByText(text).waitFor();
     }
     assert.equal(await page.locator('.check-item.wrong').count(), 0);

@@ -229,9 +229,9 @@ fn price_of(settings: &Settings) -> Result<Price, BuildError> {
     if settings.limits.cost().is_none() {
         return Ok(Price::default());
     }
-    let unknown = prices.cost(model, &Usage::default(), &UnknownModel::Error).err().map(|problem| problem.to_string()).unwrap_or_default();
+    let unknown = prices.cost(model, &Usage::default(), &UnknownModel::Error).err().map(|problem| problem.which()).unwrap_or_default();
     Err(BuildError::Price(format!(
-        "{unknown} A limit in dollars cannot be kept without it: add [prices.\"{model}\"] with `input` and `output` in dollars for a million tokens (0 for a model of your own), name a known model in `provider.price_as`, or set `limits.cost_limit = 0`."
+        "{unknown}. A limit in dollars cannot be kept without it: add [prices.\"{model}\"] with `input` and `output` in dollars for a million tokens (0 for a model of your own), name a known model in `provider.price_as`, or set `limits.cost_limit = 0`."
     )))
 }
 

@@ -338,17 +338,23 @@ pub struct UnknownModelError {
     pub suggestions: Vec<String>,
 }
 
-impl fmt::Display for UnknownModelError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown: String = self.model.chars().take(LONGEST_SHOWN).collect();
-        write!(f, "no price is known for the model `{shown}`")?;
+impl UnknownModelError {
+    /// Which model it is, without what may be done: that is another thing for each who asks.
+    pub fn which(&self) -> String {
+        let mut told = format!("no price is known for the model `{}`", self.model.chars().take(LONGEST_SHOWN).collect::<String>());
         if self.model.starts_with("arn:") {
-            f.write_str(", because its ARN does not name the model behind it")?;
+            told.push_str(", because its ARN does not name the model behind it");
         }
         if !self.suggestions.is_empty() {
-            write!(f, " (near names: {})", self.suggestions.join(", "))?;
+            told.push_str(&format!(" (near names: {})", self.suggestions.join(", ")));
         }
-        f.write_str("; tell its cost in dollars, set a price for it, or choose \"free\" for unknown models")
+        told
+    }
+}
+
+impl fmt::Display for UnknownModelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; tell its cost in dollars, set a price for it, or choose \"free\" for unknown models", self.which())
     }
 }
 

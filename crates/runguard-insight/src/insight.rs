@@ -261,8 +261,8 @@ pub struct BudgetSeen {
 pub struct Hours {
     pub guard: String,
     pub subject: String,
+    /// From midnight on, in UTC.
     pub by_hour_of_day: [u64; 24],
-    /// By hour of the range, oldest first, for finding one that stands out.
     pub total: u64,
 }
 

@@ -640,23 +640,24 @@ fn nudge_figures(nudge: Nudge, [successful, failed, unknown]: [Nudged; End::COUN
 /// What a reader must know to read the figures rightly.
 fn notes(sums: &Sums, guards: &Guards) -> Vec<String> {
     let mut notes = Vec::new();
-    let mut note = |count: u64, text: &str| {
+    let mut note = |count: u64, missing: &str, so: &str| {
         if count > 0 {
-            notes.push(format!("{count} of {} runs {text}", sums.runs));
+            notes.push(format!("no {missing} in {count} of {}: {so}", counted(sums.runs, "run")));
         }
     };
     if guards.caps.time.is_some() {
-        note(sums.without_times, "do not say when their steps were: no limit of time ends them");
+        note(sums.without_times, "times of steps", "there no limit of time ends a run");
     }
     if guards.caps.tokens.is_some() {
-        note(sums.without_tokens, "name no tokens: no limit of tokens ends them");
+        note(sums.without_tokens, "tokens", "there no limit of tokens ends a run");
     }
     if guards.caps.usd.is_some() {
-        note(sums.without_dollars, "name no costs: no limit of dollars ends them");
+        note(sums.without_dollars, "costs", "there no limit of dollars ends a run");
     }
     note(
         sums.total.unknown,
-        "do not say whether they succeeded: what comes after their end would not have been spent, but whether it was worth it is not known; --labels FILE tells, --assume failed takes them for failed",
+        "word on success",
+        "what comes after an end there would not have been spent, but whether it was worth it is not known; --labels FILE tells, --assume failed takes such runs for failed",
     );
     let of_stall = || sums.rules.iter().zip(Cause::ALL).filter(|(_, cause)| matches!(cause, Cause::Stall(_))).map(|(rule, _)| rule);
     let ended: u64 = of_stall().map(|rule| rule.tally.false_stops + rule.tally.stopped + rule.tally.unknown_stopped).sum();

@@ -83,12 +83,16 @@ impl Problem {
     }
 
     pub(crate) fn query(field: &str, problem: impl Into<String>) -> Self {
-        Self::fields(vec![FieldProblem { field: field.into(), problem: problem.into() }])
+        Self::look_at("", vec![FieldProblem { field: field.into(), problem: problem.into() }])
     }
 
     pub(crate) fn fields(errors: Vec<FieldProblem>) -> Self {
+        Self::look_at("Nothing was counted. ", errors)
+    }
+
+    fn look_at(before: &str, errors: Vec<FieldProblem>) -> Self {
         let names: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
-        let detail = format!("Nothing was counted. Look at: {}.", names.join(", "));
+        let detail = format!("{before}Look at: {}.", names.join(", "));
         let problem = Self::new(StatusCode::UNPROCESSABLE_ENTITY, &kinds::INVALID_FIELDS, detail);
         Self(problem.0.with_errors(errors))
     }

@@ -552,7 +552,7 @@ fn load(id: String, path: &Path, file: &File) -> Result<(Loaded, End), SessionEr
         return Err(lines.damaged(NOT_OPENED));
     };
     let opened_at_ms = *at_ms;
-    let settings = Settings::deserialize(settings).map_err(|problem| SessionError::Settings {
+    let settings = serde_json::from_value::<Settings>(settings.clone()).map_err(|problem| SessionError::Settings {
         file: path.display().to_string(),
         runguard: lines.runguard.clone(),
         problem: problem.to_string(),

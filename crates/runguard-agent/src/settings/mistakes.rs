@@ -1,40 +1,56 @@
 //! All that is wrong with a settings file at once: it is read again without what was wrong, until nothing is.
 
 use runguard_core::nearest;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 use std::fmt::Write as _;
-use std::ops::Range;
 use toml::de::{DeTable, DeValue, Deserializer};
 
 const MOST: usize = 20;
 
 /// The settings, as far as what was wrong can be left out, and what was wrong.
 ///
-/// A line itself is never repeated: headers and variables of a server may stand in it, and they are secrets.
+/// They are read by way of JSON, as those of a session are: what reads them is in the program once. A line itself is never repeated: headers and
+/// variables of a server may stand in it, and they are secrets.
 pub(super) fn read<S: DeserializeOwned>(text: &str) -> (Option<S>, Vec<String>) {
     let said = |problem: &toml::de::Error| {
         let line = problem.span().map_or(1, |span| line_at(text, span.start));
-        format!("line {line}: {}", nearest::told(problem.message().trim_end()))
+        (line, nearest::told(problem.message().trim_start_matches("JSON ").trim_end()))
+    };
+    let in_order = |mut problems: Vec<(usize, String)>| {
+        problems.sort_by_key(|(line, _)| *line);
+        problems.into_iter().map(|(line, problem)| format!("line {line}: {problem}")).collect()
     };
     let mut table = match DeTable::parse(text) {
         Ok(table) => table,
-        Err(problem) => return (None, vec![said(&problem)]),
+        Err(problem) => return (None, in_order(vec![said(&problem)])),
     };
+    let fits = |tree: Value| serde_json::from_value::<S>(tree).map_err(|problem| problem.to_string());
     let mut problems = Vec::new();
     let mut left_out: Vec<String> = Vec::new();
     // Each time something is left out, so it ends.
     loop {
-        let problem = match S::deserialize(Deserializer::from(table.clone())) {
-            Ok(settings) => return (Some(settings), problems),
+        let tree = match Value::deserialize(Deserializer::from(table.clone())) {
+            Ok(tree) => tree,
+            // A number that is none.
+            Err(problem) => {
+                problems.push(said(&problem));
+                return (None, in_order(problems));
+            }
+        };
+        let problem = match fits(tree.clone()) {
+            Ok(settings) => return (Some(settings), in_order(problems)),
             Err(problem) => problem,
         };
+        let place = place_of_mistake(&table, &tree, &problem, &|tree| fits(tree).is_err_and(|other| other == problem));
         // What is missing because it was left out has been told.
-        if !left_out.iter().any(|key| problem.message().starts_with(&format!("missing field `{key}`"))) {
-            problems.push(said(&problem));
+        if missing(&problem).is_none_or(|name| !left_out.iter().any(|key| key == name)) {
+            problems.push((line_at(text, place.offset), nearest::told(&problem)));
         }
-        match problem.span().and_then(|span| leave_out(table.get_mut(), &span)) {
+        match leave_out(table.get_mut(), &place.path) {
             Some(key) if problems.len() < MOST => left_out.push(key),
-            _ => return (None, problems),
+            _ => return (None, in_order(problems)),
         }
     }
 }
@@ -46,46 +62,114 @@ fn line_at(text: &str, offset: usize) -> usize {
 /// A value that cannot be meant, with the line of its key, or of the nearest thing above it that stands there.
 pub(super) fn placed(text: &str, key: &str, problem: &str) -> String {
     let said = format!("`{key}` {problem}");
-    let place = DeTable::parse(text).ok().and_then(|table| place_of(table.get_ref(), key));
-    place.map_or(said.clone(), |offset| format!("line {}: {said}", line_at(text, offset)))
+    let path: Vec<&str> = key.split('.').collect();
+    let all = DeTable::parse(text).map(|table| places(&table)).unwrap_or_default();
+    let nearest = all.into_iter().filter(|place| path.starts_with(&place.path.iter().map(String::as_str).collect::<Vec<_>>()));
+    match nearest.max_by_key(|place| place.path.len()) {
+        Some(place) if !place.path.is_empty() => format!("line {}: {said}", line_at(text, place.offset)),
+        _ => said,
+    }
 }
 
-fn place_of(table: &DeTable<'_>, key: &str) -> Option<usize> {
-    let (first, rest) = key.split_once('.').unwrap_or((key, ""));
-    let (found, value) = table.iter().find(|(name, _)| name.get_ref() == first)?;
-    let inner = match value.get_ref() {
-        DeValue::Table(inner) => place_of(inner, rest),
+/// Something that stands in the file: an entry of a table under its key, one of a list under its number.
+#[derive(Debug, Default)]
+struct Place {
+    path: Vec<String>,
+    offset: usize,
+}
+
+/// All that stands there, each before what is in it; the file itself is the first.
+fn places(file: &toml::Spanned<DeTable<'_>>) -> Vec<Place> {
+    fn within(value: &DeValue<'_>, above: &[String], found: &mut Vec<Place>) {
+        let mut add = |step: String, offset: usize, value: &DeValue<'_>| {
+            let path = [above, &[step]].concat();
+            found.push(Place { path: path.clone(), offset });
+            within(value, &path, found);
+        };
+        match value {
+            DeValue::Table(table) => {
+                table.iter().for_each(|(key, value)| add(key.get_ref().to_string(), key.span().start, value.get_ref()));
+            }
+            DeValue::Array(items) => {
+                items.iter().enumerate().for_each(|(number, item)| add(number.to_string(), item.span().start, item.get_ref()));
+            }
+            // JSON has it as a table of one entry.
+            DeValue::Datetime(_) => found.push(Place { path: above.to_vec(), offset: found.last().map_or(0, |place| place.offset) }),
+            DeValue::String(_) | DeValue::Integer(_) | DeValue::Float(_) | DeValue::Boolean(_) => {}
+        }
+    }
+    let mut found = vec![Place::default()];
+    within(&DeValue::Table(file.get_ref().clone()), &[], &mut found);
+    found
+}
+
+/// Where this problem is from. What reads settings goes through them in their order and stops at the first mistake.
+fn place_of_mistake(file: &toml::Spanned<DeTable<'_>>, tree: &Value, problem: &str, has_it: &dyn Fn(Value) -> bool) -> Place {
+    let mut all = places(file);
+    let found = match missing(problem) {
+        // What is missing is seen at the end of its table: put there, it changes what is said. So it does in tables that end before, and in none after.
+        Some(name) => {
+            let changes = |place: &Place| {
+                let mut whole = tree.clone();
+                let table = at(&mut whole, &place.path).and_then(Value::as_object_mut).filter(|table| !table.contains_key(name));
+                let is_put_there = table.map(|table| table.insert(name.to_owned(), Value::Null)).is_some();
+                is_put_there && !has_it(whole)
+            };
+            let changing = (0..all.len()).filter(|number| changes(&all[*number]));
+            // What is within another ends before it.
+            changing.fold(None, |last: Option<usize>, next| last.filter(|last| all[next].path.starts_with(&all[*last].path)).or(Some(next)))
+        }
+        // The last entry of the shortest beginning that has the mistake.
+        None => (1..all.len()).find(|count| {
+            let mut left = *count;
+            has_it(beginning(tree, &mut left))
+        }),
+    };
+    all.swap_remove(found.unwrap_or(0))
+}
+
+/// The name of what a problem says is missing.
+fn missing(problem: &str) -> Option<&str> {
+    problem.strip_prefix("missing field `")?.split('`').next()
+}
+
+fn at<'a>(tree: &'a mut Value, path: &[String]) -> Option<&'a mut Value> {
+    path.iter().try_fold(tree, |value, step| match value {
+        Value::Object(inner) => inner.get_mut(step),
+        Value::Array(items) => items.get_mut(step.parse::<usize>().ok()?),
+        _ => None,
+    })
+}
+
+/// As much of it as its first `left` places are.
+fn beginning(value: &Value, left: &mut usize) -> Value {
+    let mut one_more = |value: &Value| {
+        *left = left.checked_sub(1)?;
+        Some(beginning(value, left))
+    };
+    match value {
+        Value::Object(inner) => {
+            Value::Object(inner.iter().map_while(|(key, value)| Some((key.clone(), one_more(value)?))).collect::<Map<_, _>>())
+        }
+        Value::Array(items) => Value::Array(items.iter().map_while(one_more).collect()),
+        other => other.clone(),
+    }
+}
+
+/// Removes the innermost entry of a table on the way to this place, and says what it is called.
+fn leave_out(table: &mut DeTable<'_>, path: &[String]) -> Option<String> {
+    let (key, rest) = path.split_first()?;
+    let inner = match table.get_mut(key.as_str())?.get_mut() {
+        DeValue::Table(inner) => leave_out(inner, rest),
         DeValue::Array(items) => {
-            let (number, rest) = rest.split_once('.').unwrap_or((rest, ""));
-            let item = number.parse::<usize>().ok().and_then(|number| items.get(number));
-            item.map(|item| item.get_ref().as_table().and_then(|inner| place_of(inner, rest)).unwrap_or(item.span().start))
+            rest.split_first().and_then(|(number, rest)| match items.get_mut(number.parse::<usize>().ok()?)?.get_mut() {
+                DeValue::Table(inner) => leave_out(inner, rest),
+                _ => None,
+            })
         }
         _ => None,
     };
-    inner.or(Some(found.span().start))
-}
-
-/// Removes the innermost entry at this place, and says what it is called.
-fn leave_out(table: &mut DeTable<'_>, place: &Range<usize>) -> Option<String> {
-    for (_, value) in table.iter_mut() {
-        let inner = match value.get_mut() {
-            DeValue::Table(inner) => leave_out(inner, place),
-            DeValue::Array(items) => items.iter_mut().find_map(|item| match item.get_mut() {
-                DeValue::Table(inner) => leave_out(inner, place),
-                _ => None,
-            }),
-            _ => None,
-        };
-        if inner.is_some() {
-            return inner;
-        }
-    }
-    let is_here = |key: &toml::Spanned<_>, value: &toml::Spanned<DeValue<'_>>| {
-        let within = !value.get_ref().is_table() && value.span().contains(&place.start);
-        key.span() == *place || value.span() == *place || within
-    };
-    let key = table.iter().find(|(key, value)| is_here(key, value)).map(|(key, _)| key.get_ref().to_string())?;
-    table.remove(key.as_str()).map(|_| key)
+    inner.or_else(|| table.remove(key.as_str()).map(|_| key.clone()))
 }
 
 /// A line for each, with the file it stands in.
@@ -173,11 +257,33 @@ comand = ["x"]
     }
 
     #[test]
+    fn each_has_the_line_it_stands_in_though_others_say_the_same() {
+        let told = problems(
+            "name = \"agent\"\n[provider]\nkind = \"openai\"\nmodel = \"m\"\nmax_tokens = \"ten\"\nmax_retries = \"ten\"\n\
+             [tools]\nallow = [\n  \"shell\",\n  3,\n]\n[[mcp]]\nname = \"a\"\ncommand = [\"x\"]\n[[mcp]]\ncommand = [\"x\"]\n[provider.extra]\nsince = 2026-01-01\n\
+             [limits]\nmax_steps = 2026-01-01\n",
+        );
+        let expected = [
+            "line 5: invalid type: string \"ten\", expected a whole number from 0",
+            "line 6: invalid type: string \"ten\", expected a whole number from 0",
+            "line 10: invalid type: integer `3`, expected a string",
+            "line 15: missing field `name`",
+            "line 20: invalid type: map",
+        ];
+        assert_eq!(told.len(), expected.len(), "{told:#?}");
+        for (problem, begin) in told.iter().zip(expected) {
+            assert!(problem.starts_with(begin), "{begin} is not where it belongs in {told:#?}");
+        }
+    }
+
+    #[test]
     fn what_is_missing_is_told_beside_what_is_wrong() {
         let told = problems("[provider]\nkind = \"openai\"\n[limits]\nmax_stps = 3\n");
         assert_eq!(told.len(), 2, "{told:#?}");
         assert!(told.iter().any(|problem| problem.contains("missing field `model`")), "{told:#?}");
         assert!(told.iter().any(|problem| problem.contains("did you mean `max_steps`?")), "{told:#?}");
         assert_eq!(problems("[provider\n").len(), 1);
+        let large = "[provider]\nkind = \"openai\"\nmodel = \"m\"\nmax_tokens = 99999999999999999999\n";
+        assert_eq!(problems(large), ["line 4: number out of range"]);
     }
 }

@@ -373,7 +373,7 @@ fn print(inputs: &Inputs, lines: &[Line]) -> Result<(), Failure> {
             table.add_row(std::iter::once(Cell::new(format!("{what}{}", per(line.period)))).chain(text.map(right)));
         };
         row("operations", amounts_of(line).map(|amount| grouped(amount.operations)));
-        row("credits", amounts_of(line).map(|amount| amount.credits()));
+        row("credits", amounts_of(line).map(|amount| grouped_decimal(&amount.credits())));
         if has_dollars {
             row("dollars", dollars_at(decimals, dollars_of(line)));
         }
@@ -414,9 +414,16 @@ fn rounded(decimals: u32, [without, with, _]: [NanoDollars; 3]) -> [i64; 3] {
     [without, with, without - with]
 }
 
+/// With its thousands apart, whatever is behind the point.
+fn grouped_decimal(number: &str) -> String {
+    let (whole, rest) = number.split_at(number.find('.').unwrap_or(number.len()));
+    whole.parse().map_or_else(|_| number.to_owned(), |whole| format!("{}{rest}", grouped(whole)))
+}
+
 fn dollars_at(decimals: u32, row: [NanoDollars; 3]) -> [String; 3] {
     let (dollar, unit) = (10_i64.pow(MOST_DECIMALS), 10_i64.pow(MOST_DECIMALS - decimals));
-    rounded(decimals, row).map(|nanos| format!("{}.{:0width$}", nanos / dollar, nanos % dollar / unit, width = decimals as usize))
+    let shown = |nanos: i64| format!("{}.{:0width$}", nanos / dollar, nanos % dollar / unit, width = decimals as usize);
+    rounded(decimals, row).map(|nanos| format!("${}", grouped_decimal(&shown(nanos))))
 }
 
 fn figures(example: &Example) -> Result<(), Failure> {
@@ -512,19 +519,23 @@ mod tests {
             [without, with, NanoDollars::from_nanos(without.as_nanos() - with.as_nanos()).unwrap()]
         };
         let shown = |rows: &[[NanoDollars; 3]]| rows.iter().map(|row| dollars_at(decimals_of(rows), *row).join(" ")).collect::<Vec<_>>();
-        assert_eq!(shown(&[row("184.5", "0")]), ["184.50 0.00 184.50"]);
-        assert_eq!(shown(&[row("0.345", "0.17")]), ["0.35 0.17 0.18"]);
-        assert_eq!(shown(&[row("1.005", "0.502")]), ["1.01 0.50 0.51"]);
-        assert_eq!(shown(&[row("12.5", "0.004")]), ["12.500 0.004 12.496"]);
-        assert_eq!(shown(&[row("0.0004", "0.0001"), row("0.012", "0.003")]), ["0.0004 0.0001 0.0003", "0.0120 0.0030 0.0090"]);
-        assert_eq!(shown(&[row("0.000000001", "0")]), ["0.000000001 0.000000000 0.000000001"]);
-        assert_eq!(shown(&[row("0", "0")]), ["0.00 0.00 0.00"]);
+        assert_eq!(shown(&[row("184.5", "0")]), ["$184.50 $0.00 $184.50"]);
+        assert_eq!(shown(&[row("0.345", "0.17")]), ["$0.35 $0.17 $0.18"]);
+        assert_eq!(shown(&[row("1.005", "0.502")]), ["$1.01 $0.50 $0.51"]);
+        assert_eq!(shown(&[row("12.5", "0.004")]), ["$12.500 $0.004 $12.496"]);
+        assert_eq!(shown(&[row("0.0004", "0.0001"), row("0.012", "0.003")]), ["$0.0004 $0.0001 $0.0003", "$0.0120 $0.0030 $0.0090"]);
+        assert_eq!(shown(&[row("0.000000001", "0")]), ["$0.000000001 $0.000000000 $0.000000001"]);
+        assert_eq!(shown(&[row("0", "0")]), ["$0.00 $0.00 $0.00"]);
+        assert_eq!(shown(&[row("1234567.5", "1000")]), ["$1,234,567.50 $1,000.00 $1,233,567.50"]);
     }
 
     #[test]
     fn numbers_are_grouped_by_three() {
         for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (75_000, "75,000"), (1_234_567, "1,234,567")] {
             assert_eq!(grouped(number), text);
+        }
+        for (number, text) in [("45000", "45,000"), ("3888.5", "3,888.5"), ("0.015", "0.015")] {
+            assert_eq!(grouped_decimal(number), text);
         }
     }
 }

@@ -147,6 +147,7 @@ impl fmt::Display for Verdict {
         match rule {
             StallRule::Identical => write!(f, "the same call gave the same result {count} times in a row"),
             StallRule::Cycle => write!(f, "the same round of calls and results was made {count} times"),
+            StallRule::Novelty if count == 0 => f.write_str("none of the latest calls brought something new"),
             StallRule::Novelty => write!(f, "only {count} of the latest calls brought something new"),
             StallRule::SameError => write!(f, "{count} calls in a row failed with the same error"),
             StallRule::Messages => write!(f, "the same was said {count} times without a call"),

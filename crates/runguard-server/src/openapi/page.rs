@@ -12,6 +12,9 @@ use runguard_http::problem::kinds;
 use serde_json::Value;
 use std::fmt::Write as _;
 
+/// What names of types begin with in an address.
+const TYPE: &str = "type-";
+
 /// Where the service is, for those without a script.
 const BASE: &str = "<span class=\"base\">http://127.0.0.1:8100</span>";
 
@@ -46,7 +49,7 @@ pub(crate) fn page(document: &Value) -> String {
     for (path, method, _) in &operations {
         entry(&mut out, method, path);
     }
-    out.push_str("</ul><ul><li><a href=\"#problems\">Problems</a></ul></nav><main><h1>RunGuard API</h1>");
+    out.push_str("</ul><ul><li><a href=\"#types\">Types</a><li><a href=\"#problems\">Problems</a></ul></nav><main><h1>RunGuard API</h1>");
     out.push_str(WORDS);
     let _ = write!(
         out,
@@ -58,6 +61,7 @@ pub(crate) fn page(document: &Value) -> String {
     for (path, method, operation) in &operations {
         operation_section(&mut out, path, method, operation);
     }
+    types(&mut out, &document["components"]["schemas"]);
     out.push_str("<section><h2 id=\"problems\"><a href=\"#problems\">Problems</a></h2><p>An error is <code>application/problem+json</code> (RFC 9457); its <code>type</code> is the address of a page.</p><div class=\"wide\" tabindex=\"0\"><table><tr><th>type<th>what</tr>");
     for kind in kinds::ALL.iter().chain(problem::ALL) {
         let address = format!("{}{}", kinds::PAGES, kind.code);
@@ -74,7 +78,9 @@ fn anchor(method: &str, path: &str) -> String {
 }
 
 fn entry(out: &mut String, method: &str, path: &str) {
-    let _ = write!(out, "<li><a href=\"#{}\"><i>{method}</i> {path}</a>", anchor(method, path));
+    // Where a long one may go on in the next line.
+    let shown = path.replace('/', "/<wbr>");
+    let _ = write!(out, "<li><a href=\"#{}\"><i>{method}</i> <span>{shown}</span></a>", anchor(method, path));
 }
 
 fn heading(out: &mut String, method: &str, path: &str) {
@@ -122,11 +128,18 @@ fn operation_section(out: &mut String, path: &str, method: &str, operation: &Val
     let parameters = operation["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
     let shown = |parameter: &Value| {
         let text = |name: &str| html(parameter[name].as_str().unwrap_or_default());
-        vec![format!("<code>{}</code>", text("name")), text("in"), html(&schema_type(&parameter["schema"])), text("description")]
+        vec![format!("<code>{}</code>", text("name")), schema_type(&parameter["schema"]), text("in"), text("description")]
     };
-    table(out, &["parameter", "in", "type", "what"], &parameters.iter().map(shown).collect::<Vec<_>>());
+    table(out, &["parameter", "type", "in", "what"], &parameters.iter().map(shown).collect::<Vec<_>>());
     let address = address(path, parameters);
     let body = asked(operation);
+    members(out, "field", &operation["requestBody"]["content"]["application/json"]["schema"]);
+    let answers =
+        operation["responses"].as_object().into_iter().flatten().map(|(_, answer)| &answer["content"]["application/json"]["schema"]);
+    let answers: Vec<String> = answers.filter(|schema| schema["$ref"].is_string()).map(schema_type).collect();
+    if !answers.is_empty() {
+        let _ = write!(out, "<p>Answers {}.</p>", answers.join(" or "));
+    }
     let how = if method == "GET" { String::new() } else { format!(" -X {method}") };
     let data = body.as_ref().map(|body| format!(" -d '{}'", html(body))).unwrap_or_default();
     let _ = write!(out, "<pre>curl -s{how} '{BASE}{}'{data}</pre>", html(&address));
@@ -214,19 +227,91 @@ const fn answer_type(kind: AnswerKind) -> &'static str {
     }
 }
 
+/// What is asked and answered beside the guards, each with its members.
+fn types(out: &mut String, schemas: &Value) {
+    out.push_str("<section><h2 id=\"types\"><a href=\"#types\">Types</a></h2>");
+    for (name, schema) in schemas.as_object().into_iter().flatten() {
+        let _ = write!(out, "<h3 id=\"{TYPE}{name}\"><a href=\"#{TYPE}{name}\">{name}</a></h3>");
+        if let Some(about) = schema["description"].as_str() {
+            let _ = write!(out, "<p>{}</p>", prose(about));
+        }
+        if let Some(choices) = schema["oneOf"].as_array() {
+            let told = |choice: &Value| vec![schema_type(choice), prose(choice["description"].as_str().unwrap_or_default())];
+            table(out, &["value", "what"], &choices.iter().map(told).collect::<Vec<_>>());
+        } else if schema["properties"].is_object() {
+            members(out, "member", schema);
+        } else {
+            let _ = write!(out, "<p>{}</p>", schema_type(schema));
+        }
+    }
+    out.push_str("</section>");
+}
+
+/// The members of an object; of a type that stands elsewhere a link to it.
+fn members(out: &mut String, title: &str, schema: &Value) {
+    if schema["$ref"].is_string() {
+        let _ = write!(out, "<p>Asked with {}.</p>", schema_type(schema));
+    }
+    let about = |member: &Value| member["description"].as_str().map(prose);
+    let members = || schema["properties"].as_object().into_iter().flatten();
+    let is_told = members().any(|(_, member)| about(member).is_some());
+    let row = |(name, member): (&String, &Value)| {
+        let what = is_told.then(|| about(member).unwrap_or_default());
+        [format!("<code>{}</code>", html(name)), schema_type(member)].into_iter().chain(what).collect()
+    };
+    let headers: &[&str] = if is_told { &[title, "type", "what"] } else { &[title, "type"] };
+    table(out, headers, &members().map(row).collect::<Vec<_>>());
+}
+
+/// A sentence with names in it that stand between backticks.
+fn prose(text: &str) -> String {
+    let parts = text.split('`').map(html).enumerate();
+    parts.map(|(number, part)| if number % 2 == 1 { format!("<code>{part}</code>") } else { part }).collect()
+}
+
+/// What a value is, in words; of a type with a name, its name, which leads there.
 fn schema_type(schema: &Value) -> String {
-    let choices = schema["enum"].as_array().map(|all| all.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" or "));
-    choices.unwrap_or_else(|| match schema["type"].as_str() {
-        Some("integer") => "whole number".to_owned(),
-        Some("string") => "text".to_owned(),
-        Some(other) => other.to_owned(),
-        None => String::new(),
-    })
+    if let Some(name) = schema["$ref"].as_str().and_then(|address| address.rsplit('/').next()) {
+        return format!("<a href=\"#{TYPE}{name}\">{name}</a>");
+    }
+    let list = |name: &str| schema[name].as_array().map(Vec::as_slice).unwrap_or_default();
+    let choices = match (list("enum"), list("anyOf"), &schema["const"]) {
+        ([], [], Value::Null) => match &schema["type"] {
+            Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).map(|kind| kind_of(kind, schema)).collect(),
+            kind => vec![kind_of(kind.as_str().unwrap_or_default(), schema)],
+        },
+        ([], [], constant) => vec![value(constant)],
+        ([], any, _) => any.iter().map(schema_type).collect(),
+        (values, ..) => values.iter().map(value).collect(),
+    };
+    choices.join(" or ")
+}
+
+fn value(value: &Value) -> String {
+    match value {
+        Value::Null => kind_of("null", value),
+        Value::String(text) => html(text),
+        other => html(&other.to_string()),
+    }
+}
+
+fn kind_of(kind: &str, schema: &Value) -> String {
+    match kind {
+        "integer" if schema["minimum"] == 0 => "whole number from 0".to_owned(),
+        "integer" => "whole number".to_owned(),
+        "string" => "text".to_owned(),
+        "boolean" => "true or false".to_owned(),
+        "null" => "nothing".to_owned(),
+        "array" => format!("list of {}", schema_type(&schema["items"])),
+        "object" if schema["additionalProperties"].is_object() => format!("object, each {}", schema_type(&schema["additionalProperties"])),
+        other => other.to_owned(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn every_link_within_the_page_leads_somewhere_and_no_name_is_there_twice() {
@@ -243,8 +328,24 @@ mod tests {
     }
 
     #[test]
+    fn types_are_told_in_words_and_lead_to_each_other() {
+        let told = |schema: Value| schema_type(&schema);
+        let link = "<a href=\"#type-Circuit\">Circuit</a>";
+        assert_eq!(told(json!({"type": "array", "items": {"$ref": "#/components/schemas/Circuit"}})), format!("list of {link}"));
+        assert_eq!(told(json!({"anyOf": [{"$ref": "#/components/schemas/Circuit"}, {"type": "null"}]})), format!("{link} or nothing"));
+        assert_eq!(told(json!({"type": ["integer", "null"], "minimum": 0})), "whole number from 0 or nothing");
+        assert_eq!(told(json!({"type": ["string", "null"], "enum": ["open", "closed", null]})), "open or closed or nothing");
+        assert_eq!(told(json!({"type": "boolean", "const": true})), "true");
+        assert_eq!(told(json!({"type": "object", "additionalProperties": {"type": "number"}})), "object, each number");
+        assert_eq!(prose("What `a<b` is."), "What <code>a&lt;b</code> is.");
+        let page = page(&crate::openapi::published());
+        assert!(page.contains("<p>Answers <a href=\"#type-Erased\">Erased</a> or <a href=\"#type-BeingErased\">BeingErased</a>.</p>"));
+        assert!(page.contains("<p>Asked with <a href=\"#type-SnoozeAsked\">SnoozeAsked</a>.</p>"));
+    }
+
+    #[test]
     fn addresses_are_filled_in() {
-        let parameters = serde_json::json!([
+        let parameters = json!([
             {"name": "session_id", "in": "path", "example": "s"}, {"name": "limit", "in": "query", "example": 2}, {"name": "cursor", "in": "query"}
         ]);
         assert_eq!(address("/v1/sessions/{session_id}", parameters.as_array().unwrap()), "/v1/sessions/s?limit=2");

@@ -372,7 +372,7 @@ fn a_guard_that_only_watches() {
     let watching = policy(json!({"kb_requery": {"mode": "observe"}}));
     let insight = only(told_with(&overview, &watching), "observe_would_save");
     assert_eq!(insight.setting.as_deref(), Some("guards.kb_requery.mode"));
-    assert_eq!(insight.title, "kb_requery only watches, and would have saved 20 operations (0.20 dollars)");
+    assert_eq!(insight.title, "Knowledge base only watches, and would have saved 20 operations ($0.20)");
     assert_eq!((insight.saves, insight.sessions.len()), (Saves { operations: 20, usd: 0.2 }, 3));
     overview.reasons[0].would_block = 9;
     silent(&told_with(&overview, &watching), "observe_would_save");

@@ -25,7 +25,7 @@ pub(super) fn observe_would_save(overview: &Overview, facts: &Facts<'_>) -> Vec<
             (Mode::Off, _) | (Mode::Enforce, Mode::Off | Mode::Enforce) => continue,
         };
         let saves = facts.saves(guard, count.would_block);
-        let usd = if saves.usd > 0.0 { format!(" ({:.2} dollars)", saves.usd) } else { String::new() };
+        let usd = if saves.usd > 0.0 { format!(" (${:.2})", saves.usd) } else { String::new() };
         let draft = Draft {
             id: "observe_would_save",
             guard,
@@ -43,7 +43,7 @@ pub(super) fn observe_would_save(overview: &Overview, facts: &Facts<'_>) -> Vec<
         };
         found.push(draft.say(
             overview,
-            format!("{} only watches, and would have saved {} operations{usd}", guard.code(), saves.operations),
+            format!("{} only watches, and would have saved {} operations{usd}", guard.label(), saves.operations),
             format!(
                 "{} decisions would have been blocked with {}. Look at the sessions; if they are right, set {setting} = \"enforce\".",
                 count.would_block,
