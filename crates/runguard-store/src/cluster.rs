@@ -105,6 +105,9 @@ pub struct ClusterOptions {
     pub folder: PathBuf,
     pub memory_bytes: usize,
     pub retention_days: u32,
+    /// The longest window in which anything is counted, until [`Cluster::keep_states_for`] tells another one: states are built while a node
+    /// joins already.
+    pub window: Duration,
     /// Where rows are kept that the log is not known to have.
     pub unconfirmed: Shelf,
     /// How long a request waits for a shared database that does not answer.
@@ -593,7 +596,7 @@ impl Cluster {
             log_awaited: AtomicUsize::new(0),
             clock,
             tokens: AtomicU64::new(options.seed),
-            window_millis: AtomicI64::new(0),
+            window_millis: AtomicI64::new(i64::try_from(options.window.as_millis()).unwrap_or(i64::MAX)),
             noted: Mutex::default(),
             node: options.seed | 1,
             leading: Mutex::default(),
