@@ -346,10 +346,9 @@ impl Engine {
         // Earlier versions noted no row, nor does one that only follows.
         let id = if note.row.is_empty() { self.new_id(Timestamp::from_millis(note.at)) } else { note.row.clone() };
         let row = erasure_row(&note.tenant, note.at, id);
-        let may_have_been = !is_new && note.step == Step::Remove;
+        let took_place = if is_new { None } else { self.took_place(note, &row).await? };
         let erased = match (&note.whose, &self.store) {
-            // An earlier life of the service was killed when the log had it.
-            (Whose::Session(_), _) if may_have_been && self.took_place(note).await? => Some(Erased { log_rows: 0, row, unfinished: None }),
+            (Whose::Session(_), _) if took_place.is_some() => took_place.map(|row| Erased { log_rows: 0, row, unfinished: None }),
             (Whose::Session(session), store) => store.erase_session(&note.tenant, session, row).await?,
             (Whose::Key(key), Store::Cluster(cluster)) => {
                 if let Some(key) = Key::from_text(key) {
@@ -363,7 +362,7 @@ impl Engine {
             if let (Some(why), Step::Remove) = (unfinished, note.step) {
                 tracing::warn!(why, "an erasure has begun and cannot be finished yet; it is finished behind");
             }
-            if note.step == Step::Remove || note.row != row.id {
+            if note.step == Step::Remove || (note.at, &note.row) != (row.at, &row.id) {
                 // Whatever fails from here on, it is not said that nothing was done. Of two in one go there is one row.
                 (note.at, note.row) = (row.at, row.id.clone());
                 notes.set_step(note, Step::Begun).await?;
@@ -402,16 +401,31 @@ impl Engine {
         Ok(note.step == Step::Remove && !self.store.rows(filter, Order::NewestFirst, None, 1).await?.is_empty())
     }
 
-    /// Whether the log tells of this very erasure: what there is of the session then is a new life.
-    async fn took_place(&self, note: &Note) -> Result<bool, StoreError> {
+    /// What tells of an erasure that an earlier try, or an earlier life of the service, has noted, where nothing is left to do: the log has its
+    /// row, or another one took the session since. Then it was not written that this one began, though nobody could know that.
+    async fn took_place(&self, note: &Note, row: &Row) -> Result<Option<Row>, StoreError> {
+        if let Some(logged) = self.logged(note).await? {
+            return Ok(Some(logged));
+        }
+        match (&note.whose, &self.store) {
+            (Whose::Session(session), Store::Cluster(cluster)) if note.step == Step::Begun => {
+                let is_erased = cluster.is_erased_since(&note.tenant, session, note.at).await?;
+                Ok(is_erased.then(|| row.clone()))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// What the log tells of this very erasure: what there is of the session then is a new life.
+    async fn logged(&self, note: &Note) -> Result<Option<Row>, StoreError> {
         if note.row.is_empty() {
             // An earlier version noted no row.
-            return Ok(false);
+            return Ok(None);
         }
         // Copies of the log hear of it through the streams.
         self.store.flush().await?;
         let filter = RowFilter { id: Some(note.row.clone()), tenant: Some(note.tenant.clone()), ..RowFilter::default() };
-        Ok(!self.store.rows(filter, Order::NewestFirst, None, 1).await?.is_empty())
+        Ok(self.store.rows(filter, Order::NewestFirst, None, 1).await?.pop())
     }
 
     /// Overwrites what was removed before `removed_at`, in every file. Gives those that keep some of it.
@@ -518,7 +532,7 @@ impl Engine {
 
     /// Whether it is gone from the log, and the files are to be rid of it.
     async fn go_on_with(&self, notes: &mut Notes, note: &mut Note) -> Result<bool, StoreError> {
-        if self.has_gone_on(note).await? && !self.took_place(note).await? {
+        if self.has_gone_on(note).await? && self.logged(note).await?.is_none() {
             tracing::warn!("an erasure that was asked for before a kill was not done: the session has gone on since; ask for it again");
             notes.remove(note).await?;
             return Ok(false);

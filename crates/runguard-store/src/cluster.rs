@@ -787,6 +787,12 @@ impl Cluster {
         taking::erase(&self.inner, tenant, session, row).await
     }
 
+    /// Whether the log tells of an erasure of this session at this time or later, whoever asked for it.
+    pub async fn is_erased_since(&self, tenant: &str, session: &str, at: i64) -> Result<bool, StoreError> {
+        let number = self.inner.names.session_number(tenant, session);
+        Ok(self.inner.log.erasures().await?.into_iter().any(|(other, erased_at)| other == number && erased_at >= at))
+    }
+
     /// Erasures that this node finished for others since this was last asked.
     pub fn finished_for_others(&self) -> Vec<Finished> {
         self.inner.erasing.take_finished()

@@ -100,7 +100,7 @@ pub(super) async fn erase(inner: &Arc<Inner>, tenant: &str, session: &str, row: 
         return Err(StoreError::NotErased(LOG_BEHIND.into()));
     }
     let whose = Whose { tenant, session, entry: inner.names.key(Family::Session, tenant, session) };
-    if took_place(inner, &row).await? {
+    if let Some(row) = logged(inner, &row).await? {
         return Ok(Some(Erased { log_rows: 0, row, unfinished: None }));
     }
     // Most of it while the session is still decided for: what comes meanwhile is little.
@@ -121,9 +121,14 @@ pub(super) async fn erase(inner: &Arc<Inner>, tenant: &str, session: &str, row: 
     }
 }
 
-/// Whether the log tells of this very erasure, whoever did it. What there is of the session then is a new life.
-async fn took_place(inner: &Inner, row: &Row) -> Result<bool, StoreError> {
-    Ok(inner.log.knows(std::slice::from_ref(&row.id)).await? == [true])
+/// What the log tells of this very erasure, whoever did it: it may have taken place later than it was asked for. What there is of the session
+/// then is a new life.
+async fn logged(inner: &Inner, row: &Row) -> Result<Option<Row>, StoreError> {
+    if inner.log.knows(std::slice::from_ref(&row.id)).await? != [true] {
+        return Ok(None);
+    }
+    let filter = RowFilter { id: Some(row.id.clone()), tenant: Some(row.tenant.to_string()), ..RowFilter::default() };
+    Ok(inner.log.rows(filter, Order::NewestFirst, None, 1).await?.pop().or_else(|| Some(row.clone())))
 }
 
 fn row_of(going: &Going) -> Result<Row, StoreError> {
@@ -138,7 +143,9 @@ async fn erase_held(inner: &Inner, held: &Held, whose: Whose<'_>, found: Found, 
         return Err(StoreError::NotErased(LOG_BEHIND.into()));
     }
     // Another node finished it, since this one had to leave it. Copies of the log hear of it from each stream: whoever goes on tells all.
-    if (inner.log.is_shared() || !held.is_going()) && took_place(inner, &row).await? {
+    if (inner.log.is_shared() || !held.is_going())
+        && let Some(row) = logged(inner, &row).await?
+    {
         if held.is_going() {
             held.is_done().await?;
         }
