@@ -241,6 +241,14 @@ async fn announce(cluster: &Cluster, notes: &mut Notes, ticket: String) -> Resul
     cluster.say_of_erasures(node, Said::Announced(ticket)).await
 }
 
+async fn note_finished(notes: &mut Notes, Finished { tenant, session, row, .. }: &Finished) -> Result<(), StoreError> {
+    if notes.all().iter().any(|note| note.row == row.id) {
+        return Ok(());
+    }
+    let mut note = notes.add(tenant, Whose::Session(session.clone()), row.at, row.id.clone()).await?;
+    notes.set_step(&mut note, Step::Begun).await
+}
+
 /// What tells of it in the log.
 fn erasure_row(tenant: &str, at: i64, id: String) -> Row {
     Row { id, ..Engine::admin_row_without_id(tenant, Timestamp::from_millis(at), Action::SessionErased, "") }
@@ -281,6 +289,11 @@ impl Engine {
         }
         if !removed.is_known {
             notes.remove(&note).await?;
+            if notes.find(tenant, &whose).is_some() {
+                // Meanwhile this node has finished what another one had begun.
+                drop(notes);
+                return Box::pin(self.erase_session(tenant, session_id, now)).await;
+            }
             return Ok(erasures.was_finished(tenant, &whose).then_some(Erasure { log_rows: 0, waiting: Vec::new() }));
         }
         // Not held while the files are gone through and others are waited for: that may take long.
@@ -349,6 +362,7 @@ impl Engine {
         let took_place = if is_new { None } else { self.took_place(note, &row).await? };
         let erased = match (&note.whose, &self.store) {
             (Whose::Session(_), _) if took_place.is_some() => took_place.map(|row| Erased { log_rows: 0, row, unfinished: None }),
+            (Whose::Session(session), Store::Cluster(cluster)) => self.erase_shared(cluster, notes, note, session, row).await?,
             (Whose::Session(session), store) => store.erase_session(&note.tenant, session, row).await?,
             (Whose::Key(key), Store::Cluster(cluster)) => {
                 if let Some(key) = Key::from_text(key) {
@@ -544,16 +558,37 @@ impl Engine {
         Ok(removed.is_known && !removed.is_unfinished)
     }
 
-    /// Notes what this node finished for another one, which may never be back to announce it.
-    async fn note_finished(&self, cluster: &Cluster, erasures: &Erasures) -> Result<(), StoreError> {
-        let mut notes = erasures.notes.lock().await;
-        for Finished { tenant, session, row } in cluster.finished_for_others() {
-            if !notes.all().iter().any(|note| note.row == row.id) {
-                let mut note = notes.add(&tenant, Whose::Session(session), row.at, row.id).await?;
-                notes.set_step(&mut note, Step::Begun).await?;
+    /// Notes what this node finished for others, which may never be back to announce it.
+    async fn note_finished(&self, cluster: &Cluster, notes: &mut Notes) {
+        for finished in cluster.finished_for_others() {
+            match note_finished(notes, &finished).await {
+                Ok(()) => finished.is_noted(),
+                Err(error) => {
+                    tracing::error!(%error, "an erasure that was finished for another node cannot be noted: other nodes may keep its overviews");
+                }
             }
         }
-        Ok(())
+        self.erasures.woken.notify_one();
+    }
+
+    /// Takes a session out of the shared states and the log. What this node finishes for others meanwhile is noted: it may be this very session,
+    /// which is not free before.
+    async fn erase_shared(
+        &self,
+        cluster: &Cluster,
+        notes: &mut Notes,
+        note: &Note,
+        session: &str,
+        row: Row,
+    ) -> Result<Option<Erased>, StoreError> {
+        let mut erased = std::pin::pin!(cluster.erase_session(&note.tenant, session, row));
+        loop {
+            tokio::select! {
+                biased;
+                erased = &mut erased => return erased,
+                () = cluster.some_are_finished_for_others() => self.note_finished(cluster, notes).await,
+            }
+        }
     }
 
     /// Notes the erasures that other nodes have announced.
@@ -576,6 +611,21 @@ impl Engine {
 
 /// Finishes erasures that wait, also those of an earlier life of the service and of other nodes, as long as it runs.
 pub async fn finish(engine: std::sync::Arc<Engine>) {
+    // Beside each other: a session waits until it is noted that it was erased, and the files may be large.
+    tokio::join!(note_what_is_finished(&engine), finish_behind(&engine));
+}
+
+async fn note_what_is_finished(engine: &Engine) {
+    let Store::Cluster(cluster) = &engine.store else { return };
+    loop {
+        cluster.some_are_finished_for_others().await;
+        // Whoever erases meanwhile notes it.
+        let mut notes = engine.erasures.notes.lock().await;
+        engine.note_finished(cluster, &mut notes).await;
+    }
+}
+
+async fn finish_behind(engine: &Engine) {
     let erasures = &engine.erasures;
     let mut enrolled: Option<Instant> = None;
     // Said once, not every second.
@@ -589,7 +639,6 @@ pub async fn finish(engine: std::sync::Arc<Engine>) {
                         tracing::info!("in answers to erasures this is {}", node_name(node));
                     }
                 }
-                engine.note_finished(cluster, erasures).await?;
                 engine.follow_others(cluster, erasures).await?;
             }
             engine.go_on(erasures).await

@@ -798,6 +798,11 @@ impl Cluster {
         self.inner.erasing.take_finished()
     }
 
+    /// Waits until there are any.
+    pub async fn some_are_finished_for_others(&self) {
+        self.inner.erasing.some_are_finished().await;
+    }
+
     /// This node is there, and knew these others. Gives all that are known.
     pub async fn is_here(&self, node: u64, known: &NodesSeen) -> Result<NodesSeen, StoreError> {
         self.inner.link.is_here(node, known).await.map_err(|error| StoreError::Write(error.to_string()))

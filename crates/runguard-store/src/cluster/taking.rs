@@ -5,7 +5,7 @@
 //! first state on it is finished, whoever does it: as long as some of it is there, the rows say what else there is.
 
 use crate::cluster::entry::{self, decode_row, encode_row};
-use crate::cluster::erasing::{APART_MILLIS, Finished, Going, Held, Hold, hold};
+use crate::cluster::erasing::{APART_MILLIS, Going, Held, Hold, hold};
 use crate::cluster::link::{CellName, EntryId, Put, Swap, SwapCell, Swapped};
 use crate::cluster::{
     CATCH_UP_HELD, FLUSH, Inner, LOG_BEHIND, ROWS_OF_SESSION, TOMBSTONE_MILLIS, claim_of, foreign_cells_of, read_foreign_cells, recovery,
@@ -112,7 +112,7 @@ pub(super) async fn erase(inner: &Arc<Inner>, tenant: &str, session: &str, row: 
     let Some(held) = hold(inner, whose.entry, Hold::InTurn).await? else { return Ok(None) };
     // Two erasures of one session in one go are one: whoever asked for either finds in the log that it took place.
     let row = held.left().map_or(Ok(row), row_of)?;
-    let erased = held.while_held(erase_held(inner, &held, whose, found, row.clone()).boxed()).await;
+    let erased = held.while_held(erase_to_the_end(inner, &held, whose, found, row.clone()).boxed()).await;
     let is_going = held.is_going();
     held.let_go().await;
     match erased {
@@ -135,6 +135,15 @@ fn row_of(going: &Going) -> Result<Row, StoreError> {
     decode_row(&going.row).ok_or_else(|| StoreError::NotErased("what its node left cannot be read".into()))
 }
 
+/// Erases a session that nobody decides for meanwhile, and lets it be decided for again.
+async fn erase_to_the_end(inner: &Inner, held: &Held, whose: Whose<'_>, found: Found, row: Row) -> Result<Option<Erased>, StoreError> {
+    let erased = erase_held(inner, held, whose, found, row).await?;
+    if held.is_going() {
+        held.is_done().await?;
+    }
+    Ok(erased)
+}
+
 /// Erases a session that nobody decides for meanwhile.
 async fn erase_held(inner: &Inner, held: &Held, whose: Whose<'_>, found: Found, mut row: Row) -> Result<Option<Erased>, StoreError> {
     held.shut().await?;
@@ -146,9 +155,6 @@ async fn erase_held(inner: &Inner, held: &Held, whose: Whose<'_>, found: Found, 
     if (inner.log.is_shared() || !held.is_going())
         && let Some(row) = logged(inner, &row).await?
     {
-        if held.is_going() {
-            held.is_done().await?;
-        }
         return Ok(Some(Erased { log_rows: 0, row, unfinished: None }));
     }
     let mut found = found.or_anew(inner).await?;
@@ -165,22 +171,29 @@ async fn erase_held(inner: &Inner, held: &Held, whose: Whose<'_>, found: Found, 
     let going = Going { tenant: whose.tenant.to_owned(), session: whose.session.to_owned(), row: encode_row(&row, &[])? };
     held.goes(at, &going).await?;
     let log_rows = take(inner, held, whose, &found, row.clone(), built).await?;
-    held.is_done().await?;
     Ok(Some(Erased { log_rows, row, unfinished: None }))
 }
 
-/// Finishes what somebody else has begun, and notes for the engine that it did.
+/// Finishes what somebody else has begun. It is not over before it is noted who is to tell all nodes of it: until then another one goes on
+/// with it, whatever becomes of this one.
 pub(super) async fn finish(inner: &Arc<Inner>, entry: Key) -> Result<(), StoreError> {
     let Some(held) = hold(inner, entry, Hold::IfLeft).await? else { return Ok(()) };
     let Some(going) = held.left().cloned() else { return Ok(()) };
     let whose = Whose { tenant: &going.tenant, session: &going.session, entry };
     let (row, found) = (row_of(&going)?, Found::begin(inner).await?);
-    let finished = held.while_held(erase_held(inner, &held, whose, found, row).boxed()).await;
+    let finished = held.while_held(
+        async {
+            if let Some(Erased { row, .. }) = erase_held(inner, &held, whose, found, row).await? {
+                inner.erasing.finished(whose.tenant, whose.session, row).await;
+            }
+            held.is_done().await
+        }
+        .boxed(),
+    );
+    let finished = finished.await;
     held.let_go().await;
-    if let Some(Erased { row, .. }) = finished? {
-        tracing::info!("an erasure was finished that another node, or an earlier try, had begun");
-        inner.erasing.finished(Finished { tenant: going.tenant, session: going.session, row });
-    }
+    finished?;
+    tracing::info!("an erasure was finished that another node, or an earlier try, had begun");
     Ok(())
 }
 
