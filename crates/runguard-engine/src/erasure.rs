@@ -384,6 +384,9 @@ impl Engine {
             if unfinished.is_some() {
                 return Ok(Removed::UNFINISHED);
             }
+        } else if let Some(at) = self.erased_by_another_at(note).await? {
+            // Another one took all that there was, though it may have been asked for earlier: that is what the nodes are told of.
+            note.at = at;
         }
         // Not before the rows are gone: of an erasure that is refused nothing is done. What follows the log has written by then what it had
         // read of them.
@@ -421,10 +424,15 @@ impl Engine {
         if let Some(logged) = self.logged(note).await? {
             return Ok(Some(logged));
         }
+        let since = self.erased_by_another_at(note).await?.filter(|at| *at >= note.at);
+        Ok(since.map(|at| Row { at, ..row.clone() }))
+    }
+
+    /// When the session of one that was begun, as far as anybody knows, was last erased.
+    async fn erased_by_another_at(&self, note: &Note) -> Result<Option<i64>, StoreError> {
         match (&note.whose, &self.store) {
             (Whose::Session(session), Store::Cluster(cluster)) if note.step == Step::Begun => {
-                let is_erased = cluster.is_erased_since(&note.tenant, session, note.at).await?;
-                Ok(is_erased.then(|| row.clone()))
+                cluster.erased_at(&note.tenant, session).await
             }
             _ => Ok(None),
         }

@@ -787,10 +787,10 @@ impl Cluster {
         taking::erase(&self.inner, tenant, session, row).await
     }
 
-    /// Whether the log tells of an erasure of this session at this time or later, whoever asked for it.
-    pub async fn is_erased_since(&self, tenant: &str, session: &str, at: i64) -> Result<bool, StoreError> {
+    /// When this session was last erased, as the log tells, whoever asked for it.
+    pub async fn erased_at(&self, tenant: &str, session: &str) -> Result<Option<i64>, StoreError> {
         let number = self.inner.names.session_number(tenant, session);
-        Ok(self.inner.log.erasures().await?.into_iter().any(|(other, erased_at)| other == number && erased_at >= at))
+        Ok(self.inner.log.erasures().await?.into_iter().filter(|(other, _)| *other == number).map(|(_, at)| at).max())
     }
 
     /// Erasures that this node finished for others since this was last asked.
