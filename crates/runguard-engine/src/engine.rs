@@ -288,6 +288,8 @@ impl Engine {
     }
 
     fn of(store: Store, options: EngineOptions, ids: Ids, analyst: Analyst, erasures: Erasures) -> Self {
+        // Before the time, by which states leave.
+        store.keep_states_for(options.settings.policies.longest_window().as_millis() as i64);
         match &options.clock {
             // Told at once: whatever the clock is set to later is compared with it.
             Clock::System => store.tell_time(crate::clock::system_now().as_millis()),
@@ -295,7 +297,6 @@ impl Engine {
             Clock::Shared(_) => {}
             Clock::Virtual => store.believe_told_time(),
         }
-        store.keep_states_for(options.settings.policies.longest_window().as_millis() as i64);
         Self {
             analyst,
             ids,

@@ -241,6 +241,14 @@ async fn announce(cluster: &Cluster, notes: &mut Notes, ticket: String) -> Resul
     cluster.say_of_erasures(node, Said::Announced(ticket)).await
 }
 
+async fn note_finished(notes: &mut Notes, Finished { tenant, session, row, .. }: &Finished) -> Result<(), StoreError> {
+    if notes.all().iter().any(|note| note.row == row.id) {
+        return Ok(());
+    }
+    let mut note = notes.add(tenant, Whose::Session(session.clone()), row.at, row.id.clone()).await?;
+    notes.set_step(&mut note, Step::Begun).await
+}
+
 /// What tells of it in the log.
 fn erasure_row(tenant: &str, at: i64, id: String) -> Row {
     Row { id, ..Engine::admin_row_without_id(tenant, Timestamp::from_millis(at), Action::SessionErased, "") }
@@ -281,6 +289,11 @@ impl Engine {
         }
         if !removed.is_known {
             notes.remove(&note).await?;
+            if notes.find(tenant, &whose).is_some() {
+                // Meanwhile this node has finished what another one had begun.
+                drop(notes);
+                return Box::pin(self.erase_session(tenant, session_id, now)).await;
+            }
             return Ok(erasures.was_finished(tenant, &whose).then_some(Erasure { log_rows: 0, waiting: Vec::new() }));
         }
         // Not held while the files are gone through and others are waited for: that may take long.
@@ -346,10 +359,10 @@ impl Engine {
         // Earlier versions noted no row, nor does one that only follows.
         let id = if note.row.is_empty() { self.new_id(Timestamp::from_millis(note.at)) } else { note.row.clone() };
         let row = erasure_row(&note.tenant, note.at, id);
-        let may_have_been = !is_new && note.step == Step::Remove;
+        let took_place = if is_new { None } else { self.took_place(note, &row).await? };
         let erased = match (&note.whose, &self.store) {
-            // An earlier life of the service was killed when the log had it.
-            (Whose::Session(_), _) if may_have_been && self.took_place(note).await? => Some(Erased { log_rows: 0, row, unfinished: None }),
+            (Whose::Session(_), _) if took_place.is_some() => took_place.map(|row| Erased { log_rows: 0, row, unfinished: None }),
+            (Whose::Session(session), Store::Cluster(cluster)) => self.erase_shared(cluster, notes, note, session, row).await?,
             (Whose::Session(session), store) => store.erase_session(&note.tenant, session, row).await?,
             (Whose::Key(key), Store::Cluster(cluster)) => {
                 if let Some(key) = Key::from_text(key) {
@@ -363,7 +376,7 @@ impl Engine {
             if let (Some(why), Step::Remove) = (unfinished, note.step) {
                 tracing::warn!(why, "an erasure has begun and cannot be finished yet; it is finished behind");
             }
-            if note.step == Step::Remove || note.row != row.id {
+            if note.step == Step::Remove || (note.at, &note.row) != (row.at, &row.id) {
                 // Whatever fails from here on, it is not said that nothing was done. Of two in one go there is one row.
                 (note.at, note.row) = (row.at, row.id.clone());
                 notes.set_step(note, Step::Begun).await?;
@@ -371,6 +384,9 @@ impl Engine {
             if unfinished.is_some() {
                 return Ok(Removed::UNFINISHED);
             }
+        } else if let Some(at) = self.erased_by_another_at(note).await? {
+            // Another one took all that there was, though it may have been asked for earlier: that is what the nodes are told of.
+            note.at = at;
         }
         // Not before the rows are gone: of an erasure that is refused nothing is done. What follows the log has written by then what it had
         // read of them.
@@ -402,16 +418,36 @@ impl Engine {
         Ok(note.step == Step::Remove && !self.store.rows(filter, Order::NewestFirst, None, 1).await?.is_empty())
     }
 
-    /// Whether the log tells of this very erasure: what there is of the session then is a new life.
-    async fn took_place(&self, note: &Note) -> Result<bool, StoreError> {
+    /// What tells of an erasure that an earlier try, or an earlier life of the service, has noted, where nothing is left to do: the log has its
+    /// row, or another one took the session since. Then it was not written that this one began, though nobody could know that.
+    async fn took_place(&self, note: &Note, row: &Row) -> Result<Option<Row>, StoreError> {
+        if let Some(logged) = self.logged(note).await? {
+            return Ok(Some(logged));
+        }
+        let since = self.erased_by_another_at(note).await?.filter(|at| *at >= note.at);
+        Ok(since.map(|at| Row { at, ..row.clone() }))
+    }
+
+    /// When the session of one that was begun, as far as anybody knows, was last erased.
+    async fn erased_by_another_at(&self, note: &Note) -> Result<Option<i64>, StoreError> {
+        match (&note.whose, &self.store) {
+            (Whose::Session(session), Store::Cluster(cluster)) if note.step == Step::Begun => {
+                cluster.erased_at(&note.tenant, session).await
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// What the log tells of this very erasure: what there is of the session then is a new life.
+    async fn logged(&self, note: &Note) -> Result<Option<Row>, StoreError> {
         if note.row.is_empty() {
             // An earlier version noted no row.
-            return Ok(false);
+            return Ok(None);
         }
         // Copies of the log hear of it through the streams.
         self.store.flush().await?;
         let filter = RowFilter { id: Some(note.row.clone()), tenant: Some(note.tenant.clone()), ..RowFilter::default() };
-        Ok(!self.store.rows(filter, Order::NewestFirst, None, 1).await?.is_empty())
+        Ok(self.store.rows(filter, Order::NewestFirst, None, 1).await?.pop())
     }
 
     /// Overwrites what was removed before `removed_at`, in every file. Gives those that keep some of it.
@@ -518,7 +554,7 @@ impl Engine {
 
     /// Whether it is gone from the log, and the files are to be rid of it.
     async fn go_on_with(&self, notes: &mut Notes, note: &mut Note) -> Result<bool, StoreError> {
-        if self.has_gone_on(note).await? && !self.took_place(note).await? {
+        if self.has_gone_on(note).await? && self.logged(note).await?.is_none() {
             tracing::warn!("an erasure that was asked for before a kill was not done: the session has gone on since; ask for it again");
             notes.remove(note).await?;
             return Ok(false);
@@ -530,16 +566,37 @@ impl Engine {
         Ok(removed.is_known && !removed.is_unfinished)
     }
 
-    /// Notes what this node finished for another one, which may never be back to announce it.
-    async fn note_finished(&self, cluster: &Cluster, erasures: &Erasures) -> Result<(), StoreError> {
-        let mut notes = erasures.notes.lock().await;
-        for Finished { tenant, session, row } in cluster.finished_for_others() {
-            if !notes.all().iter().any(|note| note.row == row.id) {
-                let mut note = notes.add(&tenant, Whose::Session(session), row.at, row.id).await?;
-                notes.set_step(&mut note, Step::Begun).await?;
+    /// Notes what this node finished for others, which may never be back to announce it.
+    async fn note_finished(&self, cluster: &Cluster, notes: &mut Notes) {
+        for finished in cluster.finished_for_others() {
+            match note_finished(notes, &finished).await {
+                Ok(()) => finished.is_noted(),
+                Err(error) => {
+                    tracing::error!(%error, "an erasure that was finished for another node cannot be noted: other nodes may keep its overviews");
+                }
             }
         }
-        Ok(())
+        self.erasures.woken.notify_one();
+    }
+
+    /// Takes a session out of the shared states and the log. What this node finishes for others meanwhile is noted: it may be this very session,
+    /// which is not free before.
+    async fn erase_shared(
+        &self,
+        cluster: &Cluster,
+        notes: &mut Notes,
+        note: &Note,
+        session: &str,
+        row: Row,
+    ) -> Result<Option<Erased>, StoreError> {
+        let mut erased = std::pin::pin!(cluster.erase_session(&note.tenant, session, row));
+        loop {
+            tokio::select! {
+                biased;
+                erased = &mut erased => return erased,
+                () = cluster.some_are_finished_for_others() => self.note_finished(cluster, notes).await,
+            }
+        }
     }
 
     /// Notes the erasures that other nodes have announced.
@@ -562,6 +619,21 @@ impl Engine {
 
 /// Finishes erasures that wait, also those of an earlier life of the service and of other nodes, as long as it runs.
 pub async fn finish(engine: std::sync::Arc<Engine>) {
+    // Beside each other: a session waits until it is noted that it was erased, and the files may be large.
+    tokio::join!(note_what_is_finished(&engine), finish_behind(&engine));
+}
+
+async fn note_what_is_finished(engine: &Engine) {
+    let Store::Cluster(cluster) = &engine.store else { return };
+    loop {
+        cluster.some_are_finished_for_others().await;
+        // Whoever erases meanwhile notes it.
+        let mut notes = engine.erasures.notes.lock().await;
+        engine.note_finished(cluster, &mut notes).await;
+    }
+}
+
+async fn finish_behind(engine: &Engine) {
     let erasures = &engine.erasures;
     let mut enrolled: Option<Instant> = None;
     // Said once, not every second.
@@ -575,7 +647,6 @@ pub async fn finish(engine: std::sync::Arc<Engine>) {
                         tracing::info!("in answers to erasures this is {}", node_name(node));
                     }
                 }
-                engine.note_finished(cluster, erasures).await?;
                 engine.follow_others(cluster, erasures).await?;
             }
             engine.go_on(erasures).await

@@ -174,6 +174,7 @@ async fn gathered(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
             folder: std::env::temp_dir().join("hot-cell-alone"),
             memory_bytes: 64 << 20,
             retention_days: 1,
+            window: Duration::from_secs(3600),
             patience: Duration::from_millis(500),
             retire_every: RETIRE_EVERY,
             here_millis: 0,

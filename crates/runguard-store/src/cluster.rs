@@ -105,6 +105,9 @@ pub struct ClusterOptions {
     pub folder: PathBuf,
     pub memory_bytes: usize,
     pub retention_days: u32,
+    /// The longest window in which anything is counted, until [`Cluster::keep_states_for`] tells another one: states are built while a node
+    /// joins already.
+    pub window: Duration,
     /// Where rows are kept that the log is not known to have.
     pub unconfirmed: Shelf,
     /// How long a request waits for a shared database that does not answer.
@@ -593,7 +596,7 @@ impl Cluster {
             log_awaited: AtomicUsize::new(0),
             clock,
             tokens: AtomicU64::new(options.seed),
-            window_millis: AtomicI64::new(0),
+            window_millis: AtomicI64::new(i64::try_from(options.window.as_millis()).unwrap_or(i64::MAX)),
             noted: Mutex::default(),
             node: options.seed | 1,
             leading: Mutex::default(),
@@ -784,9 +787,20 @@ impl Cluster {
         taking::erase(&self.inner, tenant, session, row).await
     }
 
+    /// When this session was last erased, as the log tells, whoever asked for it.
+    pub async fn erased_at(&self, tenant: &str, session: &str) -> Result<Option<i64>, StoreError> {
+        let number = self.inner.names.session_number(tenant, session);
+        Ok(self.inner.log.erasures().await?.into_iter().filter(|(other, _)| *other == number).map(|(_, at)| at).max())
+    }
+
     /// Erasures that this node finished for others since this was last asked.
     pub fn finished_for_others(&self) -> Vec<Finished> {
         self.inner.erasing.take_finished()
+    }
+
+    /// Waits until there are any.
+    pub async fn some_are_finished_for_others(&self) {
+        self.inner.erasing.some_are_finished().await;
     }
 
     /// This node is there, and knew these others. Gives all that are known.

@@ -61,6 +61,7 @@ pub(super) async fn join(settings: &Settings) -> Result<Store, OpenError> {
         folder: folder.join(ALONE),
         memory_bytes,
         retention_days: settings.log.retention_days,
+        window: Duration::from_millis(settings.policies.longest_window().as_millis()),
         patience: Duration::from_millis(u64::from(settings.store.patience_ms)),
         retire_every: RETIRE_EVERY,
         here_millis: system_now().as_millis(),

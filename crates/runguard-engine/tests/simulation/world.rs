@@ -401,6 +401,7 @@ impl World {
             folder: "/nonexistent".into(),
             memory_bytes: 1 << 20,
             retention_days: 30,
+            window: Duration::from_millis(self.settings.policies.longest_window().as_millis()),
             patience: Duration::from_millis(500),
             retire_every: RETIRE_EVERY,
             alone_bytes: u64::MAX,

@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 /// Where it is said which sessions are being erased: no state's name has this number.
@@ -31,8 +32,10 @@ const HOLD_AGAIN: Duration = Duration::from_secs(3);
 /// decided before is under way.
 const SAID_FOR_MILLIS: i64 = 6_000;
 const KNOWN_FOR_MILLIS: i64 = 60_000;
-/// Erasures finished for others that nobody has asked for. A node notes them every second.
+/// Erasures finished for others that nobody has asked for.
 const MOST_FINISHED: usize = 10_000;
+/// How long a session waits until it is noted who tells of its erasure.
+const NOTED: Duration = Duration::from_secs(5);
 /// Between two looks whether it is over.
 const LOOK: Duration = Duration::from_millis(10);
 /// How long an erasure waits for another one of the same session.
@@ -76,12 +79,21 @@ pub(super) struct Going {
 type Marks = BTreeMap<u128, Mark>;
 
 /// An erasure that a node went on with for another one: what is in the files of all of them is yet to go.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Finished {
     pub tenant: String,
     pub session: String,
     /// It tells of it in the log.
     pub row: Row,
+    noted: oneshot::Sender<()>,
+}
+
+impl Finished {
+    /// Whoever asked for it has noted it where it outlives the process.
+    pub fn is_noted(self) {
+        // Nobody waits that long.
+        let _ = self.noted.send(());
+    }
 }
 
 /// As this node last saw it.
@@ -94,6 +106,7 @@ pub(crate) struct Erasing {
     looked_at: AtomicI64,
     looking: tokio::sync::Mutex<()>,
     finished: Mutex<Vec<Finished>>,
+    is_finished: Notify,
 }
 
 pub(super) fn cell() -> CellName {
@@ -191,16 +204,41 @@ impl Erasing {
         left.map(|(session, _)| *session).collect()
     }
 
-    /// This node went on with it to the end, though nobody here had asked for it.
-    pub(super) fn finished(&self, erasure: Finished) {
-        let mut finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
-        if finished.len() < MOST_FINISHED {
-            finished.push(erasure);
+    /// This node went on with it to the end, though nobody here had asked for it. Waits until that is noted: not for long, as nobody decides for
+    /// the session meanwhile.
+    pub(super) async fn finished(&self, tenant: &str, session: &str, row: Row) {
+        let (noted, is_noted) = oneshot::channel();
+        {
+            let mut finished = self.to_be_noted();
+            if finished.len() < MOST_FINISHED {
+                finished.push(Finished { tenant: tenant.to_owned(), session: session.to_owned(), row, noted });
+            }
+        }
+        self.is_finished.notify_waiters();
+        if tokio::time::timeout(NOTED, is_noted).await.is_err() {
+            tracing::warn!(
+                "an erasure was finished for another node and is not noted yet: should this one stop now, others may keep its overviews"
+            );
         }
     }
 
     pub(super) fn take_finished(&self) -> Vec<Finished> {
-        std::mem::take(&mut *self.finished.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.to_be_noted())
+    }
+
+    /// Waits until there are any.
+    pub(super) async fn some_are_finished(&self) {
+        loop {
+            let told = self.is_finished.notified();
+            if !self.to_be_noted().is_empty() {
+                return;
+            }
+            told.await;
+        }
+    }
+
+    fn to_be_noted(&self) -> MutexGuard<'_, Vec<Finished>> {
+        self.finished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

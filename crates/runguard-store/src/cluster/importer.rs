@@ -214,6 +214,7 @@ mod tests {
             folder: "/nonexistent".into(),
             memory_bytes: 1 << 20,
             retention_days: 30,
+            window: Duration::from_secs(3600),
             patience: Duration::from_millis(200),
             retire_every: RETIRE_EVERY,
             here_millis: 0,

@@ -5,7 +5,7 @@
 //! first state on it is finished, whoever does it: as long as some of it is there, the rows say what else there is.
 
 use crate::cluster::entry::{self, decode_row, encode_row};
-use crate::cluster::erasing::{APART_MILLIS, Finished, Going, Held, Hold, hold};
+use crate::cluster::erasing::{APART_MILLIS, Going, Held, Hold, hold};
 use crate::cluster::link::{CellName, EntryId, Put, Swap, SwapCell, Swapped};
 use crate::cluster::{
     CATCH_UP_HELD, FLUSH, Inner, LOG_BEHIND, ROWS_OF_SESSION, TOMBSTONE_MILLIS, claim_of, foreign_cells_of, read_foreign_cells, recovery,
@@ -100,7 +100,7 @@ pub(super) async fn erase(inner: &Arc<Inner>, tenant: &str, session: &str, row: 
         return Err(StoreError::NotErased(LOG_BEHIND.into()));
     }
     let whose = Whose { tenant, session, entry: inner.names.key(Family::Session, tenant, session) };
-    if took_place(inner, &row).await? {
+    if let Some(row) = logged(inner, &row).await? {
         return Ok(Some(Erased { log_rows: 0, row, unfinished: None }));
     }
     // Most of it while the session is still decided for: what comes meanwhile is little.
@@ -112,7 +112,7 @@ pub(super) async fn erase(inner: &Arc<Inner>, tenant: &str, session: &str, row: 
     let Some(held) = hold(inner, whose.entry, Hold::InTurn).await? else { return Ok(None) };
     // Two erasures of one session in one go are one: whoever asked for either finds in the log that it took place.
     let row = held.left().map_or(Ok(row), row_of)?;
-    let erased = held.while_held(erase_held(inner, &held, whose, found, row.clone()).boxed()).await;
+    let erased = held.while_held(erase_to_the_end(inner, &held, whose, found, row.clone()).boxed()).await;
     let is_going = held.is_going();
     held.let_go().await;
     match erased {
@@ -121,13 +121,27 @@ pub(super) async fn erase(inner: &Arc<Inner>, tenant: &str, session: &str, row: 
     }
 }
 
-/// Whether the log tells of this very erasure, whoever did it. What there is of the session then is a new life.
-async fn took_place(inner: &Inner, row: &Row) -> Result<bool, StoreError> {
-    Ok(inner.log.knows(std::slice::from_ref(&row.id)).await? == [true])
+/// What the log tells of this very erasure, whoever did it: it may have taken place later than it was asked for. What there is of the session
+/// then is a new life.
+async fn logged(inner: &Inner, row: &Row) -> Result<Option<Row>, StoreError> {
+    if inner.log.knows(std::slice::from_ref(&row.id)).await? != [true] {
+        return Ok(None);
+    }
+    let filter = RowFilter { id: Some(row.id.clone()), tenant: Some(row.tenant.to_string()), ..RowFilter::default() };
+    Ok(inner.log.rows(filter, Order::NewestFirst, None, 1).await?.pop().or_else(|| Some(row.clone())))
 }
 
 fn row_of(going: &Going) -> Result<Row, StoreError> {
     decode_row(&going.row).ok_or_else(|| StoreError::NotErased("what its node left cannot be read".into()))
+}
+
+/// Erases a session that nobody decides for meanwhile, and lets it be decided for again.
+async fn erase_to_the_end(inner: &Inner, held: &Held, whose: Whose<'_>, found: Found, row: Row) -> Result<Option<Erased>, StoreError> {
+    let erased = erase_held(inner, held, whose, found, row).await?;
+    if held.is_going() {
+        held.is_done().await?;
+    }
+    Ok(erased)
 }
 
 /// Erases a session that nobody decides for meanwhile.
@@ -138,10 +152,9 @@ async fn erase_held(inner: &Inner, held: &Held, whose: Whose<'_>, found: Found, 
         return Err(StoreError::NotErased(LOG_BEHIND.into()));
     }
     // Another node finished it, since this one had to leave it. Copies of the log hear of it from each stream: whoever goes on tells all.
-    if (inner.log.is_shared() || !held.is_going()) && took_place(inner, &row).await? {
-        if held.is_going() {
-            held.is_done().await?;
-        }
+    if (inner.log.is_shared() || !held.is_going())
+        && let Some(row) = logged(inner, &row).await?
+    {
         return Ok(Some(Erased { log_rows: 0, row, unfinished: None }));
     }
     let mut found = found.or_anew(inner).await?;
@@ -158,22 +171,29 @@ async fn erase_held(inner: &Inner, held: &Held, whose: Whose<'_>, found: Found, 
     let going = Going { tenant: whose.tenant.to_owned(), session: whose.session.to_owned(), row: encode_row(&row, &[])? };
     held.goes(at, &going).await?;
     let log_rows = take(inner, held, whose, &found, row.clone(), built).await?;
-    held.is_done().await?;
     Ok(Some(Erased { log_rows, row, unfinished: None }))
 }
 
-/// Finishes what somebody else has begun, and notes for the engine that it did.
+/// Finishes what somebody else has begun. It is not over before it is noted who is to tell all nodes of it: until then another one goes on
+/// with it, whatever becomes of this one.
 pub(super) async fn finish(inner: &Arc<Inner>, entry: Key) -> Result<(), StoreError> {
     let Some(held) = hold(inner, entry, Hold::IfLeft).await? else { return Ok(()) };
     let Some(going) = held.left().cloned() else { return Ok(()) };
     let whose = Whose { tenant: &going.tenant, session: &going.session, entry };
     let (row, found) = (row_of(&going)?, Found::begin(inner).await?);
-    let finished = held.while_held(erase_held(inner, &held, whose, found, row).boxed()).await;
+    let finished = held.while_held(
+        async {
+            if let Some(Erased { row, .. }) = erase_held(inner, &held, whose, found, row).await? {
+                inner.erasing.finished(whose.tenant, whose.session, row).await;
+            }
+            held.is_done().await
+        }
+        .boxed(),
+    );
+    let finished = finished.await;
     held.let_go().await;
-    if let Some(Erased { row, .. }) = finished? {
-        tracing::info!("an erasure was finished that another node, or an earlier try, had begun");
-        inner.erasing.finished(Finished { tenant: going.tenant, session: going.session, row });
-    }
+    finished?;
+    tracing::info!("an erasure was finished that another node, or an earlier try, had begun");
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! An erasure whose node stops at any moment: nothing of it was done, or all of it is.
 
 use super::{TENANT, Together, join_by, key, number, row, summed};
+use futures_util::future::FutureExt as _;
 use runguard_core::row::Kind;
 use runguard_store::cluster::model::Stall;
 use runguard_store::{Cell, Change, Cluster, Decided, LogFault, LogKept, Memory, Order, Row, RowFilter, StoreHealth, View, Written};
@@ -251,6 +252,36 @@ async fn an_erasure_that_goes_on_with_one_that_was_left_is_that_one() {
     }
     let admin = together.log.every_row().into_iter().filter(|row| row.kind == Kind::Admin).count();
     assert_eq!(admin, 1);
+}
+
+/// Whoever was asked is gone for good, and so is whoever went on with it, before anybody else could hear of it.
+#[tokio::test(start_paused = true)]
+async fn an_erasure_whose_finisher_dies_before_that_is_noted_is_told_of_by_the_next() {
+    let mut together = Together::new(3).await;
+    for _ in 0..3 {
+        count(&together.nodes[0], &[GONE]).await;
+    }
+    together.nodes[0].flush().await.unwrap();
+    together.log.set_log_fault(LogFault::ErasesNothing);
+    let asked = erasure(&together.nodes[0]);
+    let begun = together.nodes[0].erase_session(TENANT, GONE, asked.clone()).await.unwrap().unwrap();
+    assert!(begun.unfinished.is_some(), "{begun:?}");
+    drop(together.nodes.remove(0));
+    together.log.set_log_fault(LogFault::Sound);
+    for dies in [true, false] {
+        let any = together.nodes.iter().map(|node| node.some_are_finished_for_others().boxed());
+        let finished = tokio::time::timeout(FINISHED, futures_util::future::select_all(any)).await.map(|((), finisher, _)| finisher);
+        let finisher = finished.unwrap_or_else(|_| panic!("nobody tells of it, died: {}", !dies));
+        let mut told = together.nodes[finisher].finished_for_others();
+        assert_eq!(told.iter().map(|told| &told.row.id).collect::<Vec<_>>(), [&asked.id]);
+        if dies {
+            drop(together.nodes.remove(finisher));
+        } else {
+            told.remove(0).is_noted();
+        }
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(count(&together.nodes[0], &[GONE]).await, (1, StoreHealth::Sound));
 }
 
 /// What its rows say of states is read while they are there, or they are gone before.

@@ -19,6 +19,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 const TENANT: &str = "tenant";
 const SUM: u8 = 1;
+const WINDOW: Duration = Duration::from_secs(300);
 /// Where it is noted that the states were built.
 const BUILT: u128 = 0;
 
@@ -72,10 +73,15 @@ async fn join(link: &ModelLink, log: LogKept, folder: PathBuf, number: usize) ->
 }
 
 async fn join_by(link: ModelLink, log: LogKept, folder: PathBuf, number: usize) -> Arc<Cluster> {
+    join_under(RULES, link, log, folder, number).await
+}
+
+async fn join_under(rules: Rules, link: ModelLink, log: LogKept, folder: PathBuf, number: usize) -> Arc<Cluster> {
     let options = ClusterOptions {
         folder,
         memory_bytes: 1 << 20,
         retention_days: 30,
+        window: WINDOW,
         patience: Duration::from_millis(200),
         retire_every: RETIRE_EVERY,
         here_millis: 0,
@@ -90,7 +96,7 @@ async fn join_by(link: ModelLink, log: LogKept, folder: PathBuf, number: usize) 
         // Its last bit is no part of who a node is.
         seed: 1000 + 2 * number as u64,
     };
-    Arc::new(Cluster::join(link, log, options, RULES).await.unwrap())
+    Arc::new(Cluster::join(link, log, options, rules).await.unwrap())
 }
 
 fn summed(key: Key) -> Cell<'static> {
@@ -348,6 +354,24 @@ async fn a_node_that_starts_when_the_server_has_just_come_back_lets_the_others_s
     assert_eq!(add(&together.nodes[2], &["some"]).await, (4, StoreHealth::Sound));
     together.join(Memory::alone()).await;
     assert_eq!(add(&together.nodes[3], &["some"]).await, (5, StoreHealth::Sound), "it was noted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_built_while_a_node_joins_lasts_as_long_as_it_counts() {
+    let mut together = Together::new(1).await;
+    add(&together.nodes[0], &["kept"]).await;
+    together.nodes[0].flush().await.unwrap();
+    drop(together.nodes.remove(0));
+    together.link.empty();
+    let rules = Rules { keep: |_, _| Keep::Window, ..RULES };
+    let log = LogKept::Memory(together.log.clone(), Memory::alone());
+    let _node = join_under(rules, together.link.another(), log, "/nonexistent".into(), 1).await;
+    let is_there = || together.link.cells().iter().any(|(name, ..)| *name == name_of_sum("kept"));
+    assert!(is_there(), "it was built");
+    tokio::time::sleep(WINDOW).await;
+    assert!(is_there(), "it counts");
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    assert!(!is_there(), "it goes by itself");
 }
 
 /// Files are written in real time.

@@ -180,6 +180,7 @@ impl Toy {
             folder: folder.path().join("alone"),
             memory_bytes: PLENTY,
             retention_days,
+            window: Duration::from_secs(3600),
             patience,
             retire_every,
             here_millis: 0,
