@@ -121,7 +121,7 @@ pub struct Rule {
     pub at_least: f64,
     pub cooldown: Span,
     pub severity: Option<Severity>,
-    /// Names of targets; empty for all.
+    /// Names of targets; empty for all, and for whoever is not an admin of all tenants.
     pub to: Vec<String>,
     /// What an operation costs; it stands elsewhere in the settings.
     #[serde(skip)]

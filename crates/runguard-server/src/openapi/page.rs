@@ -216,12 +216,17 @@ const fn answer_type(kind: AnswerKind) -> &'static str {
 
 fn schema_type(schema: &Value) -> String {
     let choices = schema["enum"].as_array().map(|all| all.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" or "));
-    choices.unwrap_or_else(|| match schema["type"].as_str() {
+    let kind = choices.unwrap_or_else(|| match schema["type"].as_str() {
         Some("integer") => "whole number".to_owned(),
         Some("string") => "text".to_owned(),
         Some(other) => other.to_owned(),
         None => String::new(),
-    })
+    });
+    match &schema["default"] {
+        Value::Null => kind,
+        Value::String(usual) => format!("{kind}; {usual} unless told"),
+        usual => format!("{kind}; {usual} unless told"),
+    }
 }
 
 #[cfg(test)]
