@@ -36,7 +36,7 @@ use std::time::Duration;
 /// Rows looked at in one preview; of more, the newest.
 pub const MOST_ROWS: usize = 200_000;
 /// Changed decisions that are shown.
-const MOST_CHANGED: usize = 50;
+pub const MOST_CHANGED: usize = 50;
 /// Rows read at a time.
 const PAGE: usize = 500;
 /// Row numbers read at a time: they are small.

@@ -131,7 +131,7 @@ impl<'a> Event<'a> {
                     });
                 }
                 b"event" => name = value,
-                // Comments have an empty name; `id` and `retry` are a `Place`.
+                // Comments have an empty name; `id` and `retry` are a `ResumePoint`.
                 _ => {}
             }
         }
@@ -141,13 +141,13 @@ impl<'a> Event<'a> {
 
 /// What one event says to those who take a stream up again where it broke off.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Place<'a> {
+pub struct ResumePoint<'a> {
     pub id: Option<Cow<'a, str>>,
     /// To be waited before.
     pub pause: Option<Duration>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> ResumePoint<'a> {
     #[must_use]
     pub fn read(event: &'a [u8]) -> Self {
         let mut place = Self::default();
@@ -234,10 +234,10 @@ mod tests {
 
     #[test]
     fn where_a_stream_can_be_taken_up() {
-        let place = |event: &'static [u8]| Place::read(event);
-        assert_eq!(place(b"id: 7\nretry: 250\n\n"), Place { id: Some("7".into()), pause: Some(Duration::from_millis(250)) });
-        assert_eq!(place(b"id\ndata: x\n\n"), Place { id: Some("".into()), pause: None });
-        assert_eq!(place(b"id: a\0b\nretry: soon\n\n"), Place::default());
+        let place = |event: &'static [u8]| ResumePoint::read(event);
+        assert_eq!(place(b"id: 7\nretry: 250\n\n"), ResumePoint { id: Some("7".into()), pause: Some(Duration::from_millis(250)) });
+        assert_eq!(place(b"id\ndata: x\n\n"), ResumePoint { id: Some("".into()), pause: None });
+        assert_eq!(place(b"id: a\0b\nretry: soon\n\n"), ResumePoint::default());
     }
 
     #[test]

@@ -30,19 +30,28 @@ pub struct Overview {
     pub behind_rows: u64,
     pub totals: Totals,
     pub series: Series,
+    #[cfg_attr(feature = "schema", schemars(length(max = digest::MOST_ENTRIES)))]
     pub reasons: Vec<ReasonCount>,
+    #[cfg_attr(feature = "schema", schemars(length(max = digest::MOST_ENTRIES)))]
     pub subjects: Vec<SubjectCount>,
     pub handoffs: Handoffs,
+    #[cfg_attr(feature = "schema", schemars(length(max = digest::MOST_ENTRIES)))]
     pub topics: Vec<Topic>,
     /// Sessions that asked a knowledge base: what the shares of topics are shares of.
     pub topic_sessions: u64,
+    #[cfg_attr(feature = "schema", schemars(length(max = digest::MOST_ENTRIES)))]
     pub actions: Vec<Action>,
     /// 0: all actions run as often; towards 1: one of them runs nearly alone (Gini).
     pub action_skew: f64,
+    #[cfg_attr(feature = "schema", schemars(length(max = digest::MOST_ENTRIES)))]
     pub goals: Vec<Goal>,
+    #[cfg_attr(feature = "schema", schemars(length(max = digest::MOST_ENTRIES)))]
     pub endpoints: Vec<Endpoint>,
+    #[cfg_attr(feature = "schema", schemars(length(max = digest::MOST_ENTRIES)))]
     pub entities: Vec<Entity>,
+    #[cfg_attr(feature = "schema", schemars(length(max = digest::MOST_ENTRIES)))]
     pub budgets: Vec<BudgetSeen>,
+    #[cfg_attr(feature = "schema", schemars(length(max = digest::MOST_ENTRIES)))]
     pub hours: Vec<Hours>,
 }
 
@@ -122,7 +131,9 @@ pub struct SubjectCount {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Handoffs {
+    #[cfg_attr(feature = "schema", schemars(length(max = digest::MOST_ENTRIES)))]
     pub edges: Vec<Edge>,
+    #[cfg_attr(feature = "schema", schemars(length(max = digest::MOST_ENTRIES)))]
     pub chains: Vec<Chain>,
 }
 
@@ -167,10 +178,11 @@ pub struct Topic {
     /// Asked often enough, and never answered well.
     pub is_gap: bool,
     pub asked_sessions: u64,
-    /// Sessions with an answer below 0.5, and those of them with no better one.
+    /// Sessions with an answer below 0.5.
     pub low_sessions: u64,
+    /// Those of them with no better answer.
     pub unanswered_sessions: u64,
-    /// `low_sessions` of all sessions that asked a knowledge base, 0 to 1.
+    /// `low_sessions` of `topic_sessions`, 0 to 1.
     pub low_share: f64,
     pub sessions: Vec<String>,
 }
@@ -273,11 +285,13 @@ pub struct Insight {
     /// A stable name of the kind: `documentation_gap`, `handoff_gap`, …
     pub id: String,
     pub title: String,
+    /// What to do, and why.
     pub advice: String,
     pub severity: Severity,
     /// What it is sorted by: billed operations it is about, weighted by how sure it is.
     pub score: f64,
     pub guard: Option<String>,
+    /// The flow it is about.
     pub subject: Option<String>,
     /// The setting to change, as a path in the settings file.
     pub setting: Option<String>,

@@ -6,8 +6,10 @@
 
 mod explain;
 mod replay;
+pub mod shell;
 mod tune;
 
+use self::shell::{Page, section, stack, text};
 pub use explain::explain_page;
 pub use replay::replay_page;
 pub use tune::tune_page;
@@ -20,32 +22,11 @@ use std::fmt::Write as _;
 const STYLE: &str = include_str!("html/page.css");
 /// SHA-256 of the style, so that no other can be slipped in.
 const STYLE_HASH: &str = "4zV0YpIKaWyKGQyl4NQSx4K8Ldb2KbOw5bFmh43Bb9g=";
-/// Characters shown of a name.
-const MAX_NAME: usize = 80;
 /// Characters shown of what was said.
 const MAX_SAID: usize = 300;
 
 fn page(title: &str, below: &str, body: &str) -> String {
-    format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{STYLE_HASH}'; base-uri 'none'; form-action 'none'\">\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><meta name=\"referrer\" content=\"no-referrer\">\
-         <title>{title}</title><style>{STYLE}</style></head><body>\n<header><h1>{title}</h1><p class=\"soft\">{below}</p></header>\n<main>{body}</main>\n\
-         <footer>Made by RunGuard {}.</footer></body></html>\n",
-        env!("CARGO_PKG_VERSION")
-    )
-}
-
-/// A part of the page; one that has nothing to show is left out.
-fn section(out: &mut String, title: &str, body: &str) {
-    if !body.is_empty() {
-        let _ = write!(out, "\n<section><h2>{title}</h2>{body}</section>");
-    }
-}
-
-/// A name from outside: cut, without anything that steers, escaped, and kept apart from the direction of its surroundings.
-fn text(foreign: &str) -> String {
-    format!("<bdi>{}</bdi>", escaped(&shortened(foreign, MAX_NAME)))
+    Page { title, heading: title, below, body, footer: "", style: STYLE, style_hash: STYLE_HASH }.whole()
 }
 
 /// What a model or a tool said.

@@ -82,7 +82,7 @@ fn is_stdin(file: &Path) -> bool {
 fn read(file: &Path, shown: &str) -> Result<Plan, Failure> {
     let cannot = |why: String| Failure::Usage(format!("{shown} cannot be read: {why}"));
     let text = text_of(file).map_err(cannot)?;
-    let spot = |(line, column): yaml::Place| format!("line {line}, column {column}: ");
+    let spot = |(line, column): yaml::LineAndColumn| format!("line {line}, column {column}: ");
     let is_json = if is_stdin(file) {
         // What comes through a pipe has no name that tells. YAML may begin so too; what is neither is broken JSON.
         text.trim_start().starts_with('{') && (serde_json::from_str::<Value>(&text).is_ok() || yaml::as_json(&text).is_err())

@@ -1,5 +1,12 @@
+use super::state::MOST_ENTRIES;
 use super::*;
 use proptest::prelude::*;
+use runguard_core::calendar::Period;
+use runguard_core::reason::Reason;
+use runguard_core::row::{Outcome, RowRef};
+use runguard_core::time::Span;
+use runguard_guards::logged;
+use std::collections::BTreeMap;
 
 fn row<'a>(second: i64, guard: &'a str, kind: &'a str, outcome: &'a str, reason: Option<&'a str>, answer: &'a str) -> RowRef<'a> {
     RowRef {

@@ -48,7 +48,7 @@ pub struct Day {
     pub ai_steps: u64,
     pub credits: f64,
     pub usd: f64,
-    /// Steps that were refused.
+    /// Steps that were blocked.
     pub refused: u64,
 }
 
@@ -75,6 +75,7 @@ pub struct Step {
 pub struct Week {
     /// Its Monday.
     pub week: String,
+    /// null: of all bots together.
     pub bot: Option<String>,
     /// Whether all of it is in the range.
     pub is_whole: bool,

@@ -176,7 +176,7 @@ impl SessionQuery {
 pub struct ListedSession {
     pub session_id: String,
     pub tenant: String,
-    /// Of the whole session, as far as the log is kept.
+    /// Of the whole session, as far as the log is kept, whatever the time asked for.
     pub decisions: u64,
     pub allowed: u64,
     pub would_block: u64,

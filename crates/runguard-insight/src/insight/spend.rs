@@ -16,6 +16,7 @@ const NANOS: f64 = 1e9;
 
 /// What sums are made by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum By {
     Day,
@@ -94,7 +95,9 @@ pub struct Spent {
     /// Decisions that are logged and not yet looked at.
     pub behind_rows: u64,
     pub total: Sum,
+    /// One for each that is asked for.
     pub groups: Vec<Group>,
+    /// Those that the settings have for many, as they stand at this moment.
     pub budgets: Vec<BudgetStands>,
 }
 
@@ -102,8 +105,9 @@ pub struct Spent {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Group {
+    #[cfg_attr(feature = "schema", schemars(with = "By"))]
     pub by: String,
-    /// Days in their order, the others by what they cost.
+    /// Days in their order, the others by what they cost; the rest is `(other)`.
     pub entries: Vec<Entry>,
 }
 
@@ -124,18 +128,21 @@ pub struct Entry {
 pub struct Sum {
     /// Model calls that were paid for.
     pub calls: u64,
-    /// Model calls that were refused.
+    /// Model calls that were blocked.
     pub refused: u64,
     /// With what is overdue.
     pub usd: f64,
-    /// What nobody settled in its time, at the most it can have cost.
+    /// What nobody settled in its time, at the most it can have cost. By day, tenant and run; of which model it was is not known.
     pub overdue_usd: f64,
     /// Without those read from a cache or written to one.
     pub input_tokens: u64,
+    /// Of the answers.
     pub output_tokens: u64,
+    /// Read from a cache.
     pub cached_tokens: u64,
+    /// Written to a cache.
     pub cache_write_tokens: u64,
-    /// An estimate: the refused calls at what a paid one cost on average. Unknown where none was paid.
+    /// An estimate: the blocked calls at what a paid one cost on average; null where none was paid.
     pub saved_usd: Option<f64>,
 }
 
@@ -320,12 +327,12 @@ pub fn names(range: &Range, cells: &Cells) -> SpentFor {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
-    /// It asked lately.
+    /// It asked within the last 15 minutes.
     Live,
-    /// It has not asked for a while.
+    /// It did not.
     #[default]
     Idle,
-    /// Its latest call was refused, and its next would be.
+    /// Its latest call was blocked, and its next would be.
     Tripped,
     /// By hand.
     Stopped,
@@ -369,17 +376,19 @@ pub struct Run {
     pub reason: Option<String>,
     /// What was said when it was stopped by hand.
     pub note: Option<String>,
-    /// By what it was recognised: a header, a session, how its conversation begins.
+    /// By what the gateway recognised it: `header`, `claude_code`, `metadata`, `previous_response`, `prompt_cache_key` or `beginning`.
     pub found_by: Option<String>,
+    /// The provider.
     pub upstream: Option<String>,
     /// The latest.
     pub model: Option<String>,
+    /// The id of the key that asked.
     pub key: Option<String>,
     /// What happened between its calls, as its conversation tells: what it did, and what people said.
     pub steps: u64,
     #[serde(flatten)]
     pub sum: Sum,
-    /// Of its own budget, at this moment and from its beginning on.
+    /// Its own, at this moment and from its beginning on.
     pub budget: Figures,
     pub first_seen: String,
     pub last_seen: String,

@@ -1,7 +1,7 @@
 //! What tuning found: the front, the distributions, and runs that the chosen thresholds stop.
 
 use super::explain::{about, rule_name, timeline};
-use super::{Row, amount, escaped, grouped, legend, page, per_cent, rounded_up, section, share, table, text, tiles};
+use super::{Row, amount, escaped, grouped, legend, page, per_cent, rounded_up, section, share, stack, table, text, tiles};
 use crate::caps::{Amount, Cap};
 use crate::front::{Part, RULES, TUNED};
 use crate::tune::{Advice, Chosen, Example, Measured, Reader, Summary, number, settings_file, verdict};
@@ -363,19 +363,8 @@ fn distribution(cap: &Cap) -> String {
         grouped(most)
     );
     for column in 0..columns {
-        let mut y = HEIGHT - FOOT;
-        for (class, counts) in &stacks {
-            let height = counts[column] as f64 * scale;
-            if height > 0.0 {
-                y -= height;
-                let _ = write!(
-                    out,
-                    "<rect class=\"{class}\" x=\"{:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{height:.1}\"/>",
-                    column as f64 * width,
-                    width * 0.88
-                );
-            }
-        }
+        let parts = stacks.iter().map(|(class, counts)| (*class, counts[column] as f64 * scale));
+        stack(&mut out, parts, column as f64 * width, width * 0.88, HEIGHT - FOOT);
     }
     let reach = (distribution.to / distribution.from).ln();
     let place = |value: f64| ((value / distribution.from).ln() / reach).clamp(0.0, 1.0) * WIDTH;

@@ -74,6 +74,9 @@ impl Schemas {
 
     fn named(mut self) -> Map<String, Value> {
         let mut named = self.answers.take_definitions(true);
+        for schema in named.values_mut() {
+            there_or_left_out(schema);
+        }
         named.extend(self.requests.take_definitions(true));
         for schema in named.values_mut() {
             if let Ok(schema) = <&mut Schema>::try_from(schema) {
@@ -85,6 +88,51 @@ impl Schemas {
     }
 }
 
+/// A field of an answer that may be left out is left out where there is nothing to say, and never null.
+fn there_or_left_out(schema: &mut Value) {
+    let required = schema["required"].clone();
+    let is_required = |name: &str| required.as_array().into_iter().flatten().any(|required| required == name);
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+    for (_, field) in properties.into_iter().flatten().filter(|(name, _)| !is_required(name)) {
+        if let Some(kinds) = field.get_mut("type").and_then(Value::as_array_mut) {
+            kinds.retain(|kind| kind != "null");
+            if let [kind] = &kinds[..] {
+                field["type"] = kind.clone();
+            }
+        }
+        if let Some([Value::Object(some), none]) = field.get("anyOf").and_then(Value::as_array).map(Vec::as_slice)
+            && *none == json!({"type": "null"})
+        {
+            let some = some.clone();
+            if let Value::Object(field) = field {
+                field.remove("anyOf");
+                field.extend(some);
+            }
+        }
+    }
+}
+
+/// Words that each say what they mean become one list of words, and below them what each means.
+fn words(schema: &mut Schema) {
+    let Some(Value::Array(choices)) = schema.get("oneOf") else { return };
+    let mut words = Vec::new();
+    let mut said = schema.get("description").and_then(Value::as_str).unwrap_or_default().to_owned();
+    for choice in choices {
+        match (&choice["const"], &choice["enum"]) {
+            (Value::String(word), _) => {
+                words.push(word.clone());
+                said += &format!(" `{word}`: {}", choice["description"].as_str().unwrap_or_default());
+            }
+            (_, Value::Array(plain)) => words.extend(plain.iter().filter_map(Value::as_str).map(str::to_owned)),
+            _ => return,
+        }
+    }
+    schema.remove("oneOf");
+    schema.insert("type".into(), "string".into());
+    schema.insert("enum".into(), words.into());
+    schema.insert("description".into(), said.trim().into());
+}
+
 /// Without what only a program of this language can read out of it: how a number is kept in memory, what a reader takes for a field that is
 /// not there, and where a line of a comment ends.
 struct Plain;
@@ -92,8 +140,17 @@ struct Plain;
 impl Transform for Plain {
     fn transform(&mut self, schema: &mut Schema) {
         schema.remove("default");
-        if schema.get("type").is_some_and(|kind| *kind != "string") {
-            schema.remove("format");
+        words(schema);
+        let is_text = |kind: &Value| *kind == "string" || kind.as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "string"));
+        if schema.get("type").is_some_and(|kind| !is_text(kind)) {
+            let widest = match schema.remove("format").as_ref().and_then(Value::as_str) {
+                Some("uint8") => u64::from(u8::MAX),
+                Some("uint16") => u64::from(u16::MAX),
+                _ => u64::MAX,
+            };
+            if schema.get("maximum").and_then(Value::as_u64) == Some(widest) {
+                schema.remove("maximum");
+            }
         }
         if let Some(Value::String(description)) = schema.get_mut("description") {
             *description = description.replace('\n', " ");

@@ -235,10 +235,7 @@ fn types(out: &mut String, schemas: &Value) {
         if let Some(about) = schema["description"].as_str() {
             let _ = write!(out, "<p>{}</p>", prose(about));
         }
-        if let Some(choices) = schema["oneOf"].as_array() {
-            let told = |choice: &Value| vec![schema_type(choice), prose(choice["description"].as_str().unwrap_or_default())];
-            table(out, &["value", "what"], &choices.iter().map(told).collect::<Vec<_>>());
-        } else if schema["properties"].is_object() {
+        if schema["properties"].is_object() {
             members(out, "member", schema);
         } else {
             let _ = write!(out, "<p>{}</p>", schema_type(schema));
@@ -284,7 +281,11 @@ fn schema_type(schema: &Value) -> String {
         ([], any, _) => any.iter().map(schema_type).collect(),
         (values, ..) => values.iter().map(value).collect(),
     };
-    choices.join(" or ")
+    let kind = choices.join(" or ");
+    match &schema["default"] {
+        Value::Null => kind,
+        usual => format!("{kind}; {} unless told", value(usual)),
+    }
 }
 
 fn value(value: &Value) -> String {

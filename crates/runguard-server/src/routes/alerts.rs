@@ -18,6 +18,9 @@ use runguard_http::reply::Reply;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
+/// Of a test.
+pub(crate) const ASKED: &[&str] = &["target"];
+
 pub(crate) async fn show(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
     answer(view(&app, raw.as_deref(), &headers).await)
 }
@@ -81,7 +84,7 @@ pub(crate) struct Queued {
 async fn send(app: &App, raw: Option<&str>, headers: &HeaderMap, body: &[u8]) -> Result<Reply, Problem> {
     let (caller, _) = admin(app, headers)?;
     auth::require_admin_of_all(&caller)?;
-    let values = query(raw, &["target"])?;
+    let values = query(raw, ASKED)?;
     let asked: TestAsked = read_body(body, "`target`, the name of one")?;
     let name = asked.target.or_else(|| values.get("target").cloned());
     let tested = alerts(app)?.test(name.as_deref()).await.ok_or_else(|| Problem::unknown("target"))?;

@@ -1,7 +1,7 @@
 //! The endpoints' circuits, and an operator's word on them.
 
 use super::decisions::limit;
-use super::query::{none_of, query, reader};
+use super::query::{TENANT, code, query, reader};
 use super::{State, answer, shown};
 use crate::auth;
 use crate::problem::Problem;
@@ -26,7 +26,8 @@ use std::sync::Arc;
 
 /// Endpoints among which the one that was meant is looked for.
 const LOOKED_THROUGH: usize = 1000;
-const PHASES: [&str; 3] = ["closed", "half_open", "open"];
+
+pub(crate) const ASKED: &[&str] = &["tenant", "endpoint", "phase", "limit", "cursor"];
 
 pub(crate) async fn list(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
     answer(all(&app, raw.as_deref(), &headers).await)
@@ -34,12 +35,9 @@ pub(crate) async fn list(app: State, RawQuery(raw): RawQuery, headers: HeaderMap
 
 async fn all(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
     let (caller, now) = reader(app, headers)?;
-    let values = query(raw, &["tenant", "endpoint", "phase", "limit", "cursor"])?;
+    let values = query(raw, ASKED)?;
     let tenant = auth::tenant_to_read(&caller, values.get("tenant").map(String::as_str))?;
-    let phase = values.get("phase").cloned();
-    if let Some(phase) = phase.as_deref().filter(|phase| !PHASES.contains(phase)) {
-        return Err(none_of("phase", "has no such value", phase, &PHASES));
-    }
+    let phase = code(&values, "phase", &Phase::ALL.map(Phase::code))?;
     let after = values.get("cursor").map(String::as_str).map(place_of).transpose()?;
     let limit = limit(&values)?;
     let page = match values.get("endpoint") {
@@ -98,6 +96,7 @@ pub(crate) struct ShownCircuit {
     recent_failures: u32,
     failure_threshold: u32,
     failure_window_seconds: u64,
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     opened_at: Option<String>,
     recovery_seconds_remaining: Option<u64>,
     probes_out: u32,
@@ -146,7 +145,7 @@ pub(crate) async fn reset(app: State, Path(endpoint_key): Path<String>, RawQuery
 
 async fn control(app: &App, endpoint_key: &str, control: Control, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
     let (caller, now) = admin(app, headers)?;
-    let values = query(raw, &["tenant"])?;
+    let values = query(raw, TENANT)?;
     if endpoint_key.trim().is_empty() || endpoint_key.chars().count() > MAX_ID_CHARS {
         return Err(Problem::query("endpoint_key", format!("must be 1 to {MAX_ID_CHARS} characters")));
     }

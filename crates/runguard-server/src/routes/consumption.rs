@@ -10,13 +10,15 @@ use axum::response::Response;
 use hyper::HeaderMap;
 use runguard_http::reply::Reply;
 
+pub(crate) const ASKED: &[&str] = &["tenant", "since", "until", "time_zone"];
+
 pub(crate) async fn show(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
     answer(used(&app, raw.as_deref(), &headers).await)
 }
 
 async fn used(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
     let (caller, now) = reader(app, headers)?;
-    let values = query(raw, &["tenant", "since", "until", "time_zone"])?;
+    let values = query(raw, ASKED)?;
     let range = hourly(&values, &caller, now, 28 * DAY_MILLIS)?;
     let zone = super::spend::zone(app, &values, range.filters.tenant.as_deref())?;
     let (since, until) = (time::format(range.since_ms), time::format(range.until_ms));

@@ -1,6 +1,6 @@
 //! `GET /v1/decisions`: the log, filtered and in pages, as JSON, NDJSON or CSV.
 
-use super::query::{none_of, query, reader};
+use super::query::{code, one_of, query, reader};
 use super::{State, answer, shown};
 use crate::auth;
 use crate::problem::Problem;
@@ -22,7 +22,7 @@ use serde_json::value::RawValue;
 use std::collections::HashMap;
 
 pub(crate) const MAX_LIMIT: usize = 1000;
-const DEFAULT_LIMIT: usize = 100;
+pub(crate) const DEFAULT_LIMIT: usize = 100;
 
 /// A row of the log.
 #[derive(Debug, Serialize)]
@@ -84,30 +84,30 @@ fn raw(json: &str) -> Box<RawValue> {
     RawValue::from_string(json.to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
-/// The parameters every listing takes.
-pub(crate) const FILTERS: &[&str] = &["guard", "reason", "session", "tenant", "outcome", "since", "until", "kind"];
+/// Which rows.
+pub(crate) const FILTERS: &[&str] = &["guard", "reason", "session", "tenant", "outcome", "kind", "since", "until"];
+/// How many of them, and how they are written.
+pub(crate) const PAGED: &[&str] = &["limit", "cursor", "order", "format"];
+/// All kinds of rows.
+pub(crate) const ALL_KINDS: &str = "all";
 
-fn codes<T: Code>(names: &[T]) -> Vec<&'static str> {
+pub(crate) fn codes<T: Code>(names: &[T]) -> Vec<&'static str> {
     names.iter().map(|name| name.code()).collect()
 }
 
 pub(crate) fn filter(values: &HashMap<String, String>, caller: &Caller, now: Timestamp) -> Result<RowFilter, Problem> {
-    let one_of = |name: &str, known: &[&str]| match values.get(name) {
-        Some(value) if !known.contains(&value.as_str()) => Err(none_of(name, "has no such value", value, known)),
-        value => Ok(value.cloned()),
-    };
     let at = |name: &str| values.get(name).map(|text| time::parse(text, now)).transpose().map_err(|problem| Problem::query(name, problem));
     let tenant = auth::tenant_to_read(caller, values.get("tenant").map(String::as_str))?;
     Ok(RowFilter {
         id: None,
-        kind: match one_of("kind", &[codes(Kind::ALL).as_slice(), &["all"]].concat())?.as_deref() {
-            Some("all") => None,
+        kind: match code(values, "kind", &[codes(Kind::ALL).as_slice(), &[ALL_KINDS]].concat())?.as_deref() {
+            Some(ALL_KINDS) => None,
             Some(kind) => Some(kind.to_owned()),
             None => Some(Kind::Check.code().to_owned()),
         },
-        guard: one_of("guard", &codes(GuardName::ALL))?,
-        reason: one_of("reason", &codes(Reason::ALL))?,
-        outcome: one_of("outcome", &codes(Outcome::ALL))?,
+        guard: code(values, "guard", &codes(GuardName::ALL))?,
+        reason: code(values, "reason", &codes(Reason::ALL))?,
+        outcome: code(values, "outcome", &codes(Outcome::ALL))?,
         tenant,
         session: values.get("session").cloned(),
         since: at("since")?,
@@ -129,19 +129,36 @@ pub(crate) fn cursor(values: &HashMap<String, String>) -> Result<Option<u64>, Pr
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
+pub(crate) enum Format {
     Json,
     Ndjson,
     Csv,
 }
 
+impl Format {
+    pub(crate) const ALL: [Self; 3] = [Self::Json, Self::Ndjson, Self::Csv];
+
+    pub(crate) const fn code(self) -> &'static str {
+        match self {
+            Self::Json => "json",
+            Self::Ndjson => "ndjson",
+            Self::Csv => "csv",
+        }
+    }
+}
+
+/// The words for the order of rows, the one that is meant where none is named first.
+pub(crate) const ORDERS: [&str; 2] = ["desc", "asc"];
+
+fn order(code: &str) -> Option<Order> {
+    [Order::NewestFirst, Order::OldestFirst].into_iter().zip(ORDERS).find_map(|(order, name)| (name == code).then_some(order))
+}
+
 fn format(values: &HashMap<String, String>, headers: &HeaderMap) -> Result<Format, Problem> {
     let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    match values.get("format").map(String::as_str) {
-        Some("json") => Ok(Format::Json),
-        Some("ndjson") => Ok(Format::Ndjson),
-        Some("csv") => Ok(Format::Csv),
-        Some(_) => Err(Problem::query("format", "must be json, ndjson or csv")),
+    let of = |code: &str| Format::ALL.into_iter().find(|format| format.code() == code);
+    match one_of(values, "format", of, &Format::ALL.map(Format::code))? {
+        Some(format) => Ok(format),
         None if accept.contains("text/csv") => Ok(Format::Csv),
         None if accept.contains("application/x-ndjson") => Ok(Format::Ndjson),
         None => Ok(Format::Json),
@@ -154,17 +171,13 @@ pub(crate) async fn list(app: State, RawQuery(raw): RawQuery, headers: HeaderMap
 
 async fn page(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
     let (caller, now) = reader(app, headers)?;
-    let values = query(raw, &[FILTERS, &["limit", "cursor", "order", "format"]].concat())?;
+    let values = query(raw, &[FILTERS, PAGED].concat())?;
     let mut filter = filter(&values, &caller, now)?;
     if filter.session.is_some() {
         // In the whole log a session is found by its tenant and its name; to read all of the log for one would take long.
         filter.tenant = Some(auth::tenant_to_look_in(&caller, filter.tenant.as_deref(), "a session")?);
     }
-    let order = match values.get("order").map(String::as_str) {
-        None | Some("desc") => Order::NewestFirst,
-        Some("asc") => Order::OldestFirst,
-        Some(_) => return Err(Problem::query("order", "must be desc (newest first) or asc")),
-    };
+    let order = one_of(&values, "order", order, &ORDERS)?.unwrap_or_default();
     let (limit, format) = (limit(&values)?, format(&values, headers)?);
     let mut rows = app.engine.rows(filter, order, cursor(&values)?, limit + 1).await?;
     let more = rows.len() > limit;

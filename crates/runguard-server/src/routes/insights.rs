@@ -2,7 +2,7 @@
 
 use super::circuits::admin;
 use super::overview::of_range;
-use super::query::{DAY_MILLIS, hourly, one_of, query, reader};
+use super::query::{DAY_MILLIS, TENANT, hourly, one_of, query, reader};
 use super::{State, answer, read_body, shown};
 use crate::auth;
 use crate::problem::Problem;
@@ -99,13 +99,15 @@ pub(crate) struct SnoozeAsked {
     length: Option<String>,
 }
 
+pub(crate) const ASKED: &[&str] = &["tenant", "since", "until", "show"];
+
 pub(crate) async fn show(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
     answer(advise(&app, raw.as_deref(), &headers).await)
 }
 
 async fn advise(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
     let (caller, now) = reader(app, headers)?;
-    let values = query(raw, &["tenant", "since", "until", "show"])?;
+    let values = query(raw, ASKED)?;
     let shows = one_of(&values, "show", Show::from_code, &Show::CODES)?.unwrap_or_default();
     // By the hour, however long the range: some advice is about an hour of the day.
     let range = hourly(&values, &caller, now, 7 * DAY_MILLIS)?;
@@ -155,7 +157,7 @@ enum Change<'a> {
 
 async fn change(app: &App, key: &str, raw: Option<&str>, headers: &HeaderMap, change: Change<'_>) -> Result<Reply, Problem> {
     let (caller, now) = admin(app, headers)?;
-    let values = query(raw, &["tenant"])?;
+    let values = query(raw, TENANT)?;
     let tenant = auth::tenant_to_read(&caller, values.get("tenant").map(String::as_str))?;
     let key = key.to_ascii_lowercase();
     if key.len() != KEY_DIGITS || !key.bytes().all(|digit| digit.is_ascii_hexdigit()) {

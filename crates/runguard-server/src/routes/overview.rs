@@ -2,7 +2,8 @@
 //!
 //! Totals, series and reasons are exact to the minute. The other lists are of whole hours: of every hour the range touches.
 
-use super::query::{Bucket, DAY_MILLIS, query, reader, time_asked};
+use super::decisions::codes;
+use super::query::{Bucket, DAY_MILLIS, code, query, reader, time_asked};
 use super::{State, answer, shown};
 use crate::auth;
 use crate::problem::Problem;
@@ -24,13 +25,15 @@ const MAX_BUCKETS: i64 = 2_000;
 const BY_MINUTE_MILLIS: i64 = 3 * 3_600_000;
 const BY_HOUR_MILLIS: i64 = 14 * DAY_MILLIS;
 
+pub(crate) const ASKED: &[&str] = &["guard", "reason", "tenant", "since", "until", "bucket"];
+
 pub(crate) async fn show(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
     answer(overview(&app, raw.as_deref(), &headers).await)
 }
 
 async fn overview(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
     let (caller, now) = reader(app, headers)?;
-    let values = query(raw, &["tenant", "guard", "reason", "since", "until", "bucket"])?;
+    let values = query(raw, ASKED)?;
     shown(&of_range(app, range(&values, &caller, now)?).await?)
 }
 
@@ -45,13 +48,8 @@ pub(crate) async fn of_range(app: &App, range: Range) -> Result<Overview, Proble
 /// The range a query asks for: the last day, if it does not say.
 pub(crate) fn range(values: &HashMap<String, String>, caller: &Caller, now: Timestamp) -> Result<Range, Problem> {
     let tenant = auth::tenant_to_read(caller, values.get("tenant").map(String::as_str))?;
-    let (guard, reason) = (values.get("guard").cloned(), values.get("reason").cloned());
-    if guard.as_deref().is_some_and(|guard| GuardName::from_code(guard).is_none()) {
-        return Err(Problem::query("guard", "is no guard"));
-    }
-    if reason.as_deref().is_some_and(|reason| Reason::from_code(reason).is_none()) {
-        return Err(Problem::query("reason", "is no reason"));
-    }
+    let guard = code(values, "guard", &codes(GuardName::ALL))?;
+    let reason = code(values, "reason", &codes(Reason::ALL))?;
     let (since_ms, until_ms) = time_asked(values, now, DAY_MILLIS)?;
     // The end is not in it, and the last hour ends just after this moment.
     let span = until_ms.saturating_sub(since_ms).saturating_sub(1);

@@ -2,6 +2,7 @@
 //!
 //! It is begun and left within the handler, so that it ends when the caller goes.
 
+use super::decisions::codes;
 use super::query::{none_of, reader};
 use super::{State, answer, shown};
 use crate::auth;
@@ -20,7 +21,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 const WEEK_MILLIS: i64 = 7 * 86_400_000;
-const KNOWN: [&str; 6] = ["guard", "settings", "since", "until", "tenant", "subject"];
+/// What the body may have.
+pub(crate) const ASKED: &[&str] = &["guard", "settings", "since", "until", "tenant", "subject"];
 
 pub(crate) async fn run(app: State, headers: HeaderMap, body: Bytes) -> Response {
     answer(look(&app, &headers, &body).await)
@@ -53,8 +55,8 @@ fn field_of(guard: GuardName, path: &[String]) -> String {
 }
 
 fn read(body: &Map<String, Value>, now: Timestamp) -> Result<Ask, Problem> {
-    if let Some(name) = body.keys().find(|name| !KNOWN.contains(&name.as_str())) {
-        return Err(none_of(name, "is not known here", name, &KNOWN));
+    if let Some(name) = body.keys().find(|name| !ASKED.contains(&name.as_str())) {
+        return Err(none_of(name, "is not known here", name, ASKED));
     }
     let text = |name: &str| match body.get(name) {
         None | Some(Value::Null) => Ok(None),
@@ -69,9 +71,8 @@ fn read(body: &Map<String, Value>, now: Timestamp) -> Result<Ask, Problem> {
             None => Ok(default),
         },
     };
-    let guards: Vec<&str> = GuardName::ALL.iter().map(|guard| guard.code()).collect();
     let word = text("guard")?.unwrap_or_default();
-    let guard = GuardName::from_code(&word).ok_or_else(|| none_of("guard", "names no guard", &word, &guards))?;
+    let guard = GuardName::from_code(&word).ok_or_else(|| none_of("guard", "names no guard", &word, &codes(GuardName::ALL)))?;
     let settings = match body.get("settings") {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(settings)) => settings.clone(),
@@ -107,6 +108,7 @@ pub(crate) struct ShownPreview {
     after: Counts,
     changed_total: u64,
     /// The newest of them.
+    #[cfg_attr(feature = "schema", schemars(length(max = runguard_engine::preview::MOST_CHANGED)))]
     changed: Vec<ShownChange>,
     /// What keeps it from being exact, with numbers.
     inexact: Vec<String>,

@@ -21,6 +21,10 @@ pub(crate) const DAY_MILLIS: i64 = 86_400_000;
 /// Longer than the log is kept as a rule, and as far back as what is read by the hour is of use.
 const MAX_HOURLY_MILLIS: i64 = 366 * DAY_MILLIS;
 
+/// What a route takes that asks nothing else. Each list of parameters goes with the handler that reads them; what they are for is in the
+/// OpenAPI document's table.
+pub(crate) const TENANT: &[&str] = &["tenant"];
+
 /// The steps of a series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bucket {
@@ -50,9 +54,8 @@ impl Bucket {
 
     /// The one that is asked for, if any.
     pub(crate) fn asked(values: &HashMap<String, String>) -> Result<Option<Self>, Problem> {
-        let Some(asked) = values.get("bucket") else { return Ok(None) };
-        let found = Self::ALL.into_iter().find(|bucket| bucket.code() == asked);
-        found.map(Some).ok_or_else(|| Problem::query("bucket", "must be minute, hour or day"))
+        let of = |code: &str| Self::ALL.into_iter().find(|bucket| bucket.code() == code);
+        one_of(values, "bucket", of, &Self::ALL.map(Self::code))
     }
 }
 
@@ -118,6 +121,14 @@ pub(crate) fn one_of<T>(
 ) -> Result<Option<T>, Problem> {
     let Some(word) = values.get(name) else { return Ok(None) };
     of(word).map(Some).ok_or_else(|| none_of(name, "has no such value", word, all))
+}
+
+/// One of these codes.
+pub(crate) fn code(values: &HashMap<String, String>, name: &str, known: &[&str]) -> Result<Option<String>, Problem> {
+    match values.get(name) {
+        Some(value) if !known.contains(&value.as_str()) => Err(none_of(name, "has no such value", value, known)),
+        value => Ok(value.cloned()),
+    }
 }
 
 /// How many of a sorted list are passed over: its cursor is a number.

@@ -1,7 +1,7 @@
 //! The sessions, found and sorted; and one of them: what happened, what is used up, what would be allowed next, its erasure.
 
 use super::decisions::{MAX_LIMIT, Shown, cursor, limit};
-use super::query::{DAY_MILLIS, hourly, one_of, query, reader, skip};
+use super::query::{DAY_MILLIS, TENANT, hourly, one_of, query, reader, skip};
 use super::spend::tell_times;
 use super::{State, answer, shown, shown_as};
 use crate::auth;
@@ -22,13 +22,17 @@ use runguard_insight::insight::spend::BudgetStands;
 use runguard_store::StoreError;
 use serde::Serialize;
 
+pub(crate) const ASKED: &[&str] = &["tenant", "since", "until", "prefix", "sort", "limit", "cursor"];
+/// Of one session.
+pub(crate) const ASKED_OF_ONE: &[&str] = &["tenant", "limit", "cursor"];
+
 pub(crate) async fn list(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
     answer(found(&app, raw.as_deref(), &headers).await)
 }
 
 async fn found(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
     let (caller, now) = reader(app, headers)?;
-    let values = query(raw, &["tenant", "since", "until", "prefix", "sort", "limit", "cursor"])?;
+    let values = query(raw, ASKED)?;
     let range = hourly(&values, &caller, now, 7 * DAY_MILLIS)?;
     let asked = SessionQuery {
         tenant: range.filters.tenant,
@@ -53,7 +57,7 @@ pub(crate) async fn show(app: State, Path(session_id): Path<String>, RawQuery(ra
 
 async fn view(app: &App, session_id: &str, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
     let (caller, now) = reader(app, headers)?;
-    let values = query(raw, &["tenant", "limit", "cursor"])?;
+    let values = query(raw, ASKED_OF_ONE)?;
     let tenant = auth::tenant_to_read(&caller, values.get("tenant").map(String::as_str))?.unwrap_or_else(|| caller.tenant.to_string());
     let limit = if values.contains_key("limit") { limit(&values)? } else { MAX_LIMIT };
     let found = app.engine.session(&tenant, session_id, now, cursor(&values)?, limit + 1).await?;
@@ -150,7 +154,7 @@ pub(crate) async fn erase(app: State, Path(session_id): Path<String>, RawQuery(r
 
 async fn remove(app: &App, session_id: &str, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
     let (caller, now) = super::circuits::admin(app, headers)?;
-    let values = query(raw, &["tenant"])?;
+    let values = query(raw, TENANT)?;
     let tenant = auth::tenant_to_change(&caller, values.get("tenant").map(String::as_str))?;
     let unknown = || Problem::unknown_in(&tenant, "session", &caller);
     // Whoever asked may go away in the middle: it goes on to its end.

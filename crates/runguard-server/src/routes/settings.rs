@@ -6,7 +6,7 @@
 //!
 //! When a changed file was refused, what stands here is not what stands in it: then it says so, and why.
 
-use super::query::{query, reader};
+use super::query::{TENANT, query, reader};
 use super::{State, answer, shown};
 use crate::auth;
 use crate::problem::Problem;
@@ -28,7 +28,7 @@ pub(crate) async fn show(app: State, RawQuery(raw): RawQuery, headers: HeaderMap
 
 fn tree(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
     let (caller, _) = reader(app, headers)?;
-    let values = query(raw, &["tenant"])?;
+    let values = query(raw, TENANT)?;
     let asked = values.get("tenant").map(String::as_str);
     let tenant = match auth::tenant_to_read(&caller, asked)? {
         None if !caller.is_admin_of_all() => Some(caller.tenant.to_string()),

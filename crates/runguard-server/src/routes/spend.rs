@@ -3,7 +3,7 @@
 
 use super::circuits::admin;
 use super::decisions::limit;
-use super::query::{DAY_MILLIS, hourly, one_of, query, reader, skip};
+use super::query::{DAY_MILLIS, TENANT, hourly, one_of, query, reader, skip};
 use super::{State, answer, read_body, shown};
 use crate::auth;
 use crate::problem::Problem;
@@ -24,13 +24,16 @@ use std::collections::HashMap;
 /// The longest note of an operator, in characters.
 pub(crate) const MAX_NOTE_CHARS: usize = 500;
 
+pub(crate) const ASKED: &[&str] = &["tenant", "since", "until", "time_zone", "by"];
+pub(crate) const ASKED_OF_RUNS: &[&str] = &["tenant", "since", "until", "prefix", "state", "sort", "limit", "cursor"];
+
 pub(crate) async fn show(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
     answer(spent(&app, raw.as_deref(), &headers).await)
 }
 
 async fn spent(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
     let (caller, now) = reader(app, headers)?;
-    let values = query(raw, &["tenant", "since", "until", "time_zone", "by"])?;
+    let values = query(raw, ASKED)?;
     let range = hourly(&values, &caller, now, 7 * DAY_MILLIS)?;
     let zone = zone(app, &values, range.filters.tenant.as_deref())?;
     let unknown = || Problem::query("by", format!("must be names with commas between them, of {}", By::ALL.map(By::code).join(", ")));
@@ -65,7 +68,7 @@ pub(crate) async fn runs(app: State, RawQuery(raw): RawQuery, headers: HeaderMap
 
 async fn list(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
     let (caller, now) = reader(app, headers)?;
-    let values = query(raw, &["tenant", "since", "until", "prefix", "state", "sort", "limit", "cursor"])?;
+    let values = query(raw, ASKED_OF_RUNS)?;
     let range = hourly(&values, &caller, now, DAY_MILLIS)?;
     let asked = RunQuery {
         prefix: values.get("prefix").cloned().unwrap_or_default(),
@@ -125,7 +128,7 @@ fn note_of(body: &[u8]) -> Result<String, Problem> {
 
 async fn change(app: &App, run: &str, control: Result<Control, Problem>, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
     let (caller, now) = admin(app, headers)?;
-    let (values, control) = (query(raw, &["tenant"])?, control?);
+    let (values, control) = (query(raw, TENANT)?, control?);
     if run.trim().is_empty() || run.chars().count() > MAX_ID_CHARS {
         return Err(Problem::query("run", format!("must be 1 to {MAX_ID_CHARS} characters")));
     }

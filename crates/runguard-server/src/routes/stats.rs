@@ -1,6 +1,7 @@
 //! `GET /v1/stats`: decisions counted by guard, reason and time.
 
-use super::query::{Bucket, DAY_MILLIS, query, reader, time_asked};
+use super::decisions::codes;
+use super::query::{Bucket, DAY_MILLIS, code, query, reader, time_asked};
 use super::{State, answer, shown};
 use crate::auth;
 use crate::problem::Problem;
@@ -20,18 +21,17 @@ type Counts = BTreeMap<(Named<GuardName>, Named<Ended>, Option<Named<Reason>>), 
 /// Buckets in one answer; more would not be looked at.
 const MAX_BUCKETS: i64 = 10_000;
 
+pub(crate) const ASKED: &[&str] = &["guard", "tenant", "since", "until", "bucket"];
+
 pub(crate) async fn show(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
     answer(counts(&app, raw.as_deref(), &headers).await)
 }
 
 async fn counts(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
     let (caller, now) = reader(app, headers)?;
-    let values = query(raw, &["tenant", "guard", "since", "until", "bucket"])?;
+    let values = query(raw, ASKED)?;
     let tenant = auth::tenant_to_read(&caller, values.get("tenant").map(String::as_str))?;
-    let guard = values.get("guard").cloned();
-    if guard.as_deref().is_some_and(|guard| GuardName::from_code(guard).is_none()) {
-        return Err(Problem::query("guard", "is no guard"));
-    }
+    let guard = code(&values, "guard", &codes(GuardName::ALL))?;
     let minutes = (Bucket::asked(&values)?.unwrap_or(Bucket::Hour).seconds() / 60) as i64;
     let (since, until) = time_asked(&values, now, DAY_MILLIS)?;
     if until.saturating_sub(since) / 60_000 / minutes > MAX_BUCKETS {

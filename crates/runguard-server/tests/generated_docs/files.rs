@@ -94,15 +94,62 @@ fn first_sentence(text: &str) -> Option<String> {
     (!sentence.is_empty()).then_some(sentence)
 }
 
-/// Names that the document says are in a file: ``| what | `file` | `name`, `name` |`` and ``1. `file` `name`, `name`: …``.
-pub(crate) fn names_in_files(document: &str) -> Vec<(String, Vec<String>)> {
+/// Names that the document says are in a file, and files that it names: a file between backticks, and right behind it names, as in
+/// ``| what | `file` | `name`, `name` |`` and ``1. `file` `name` and `name`: …``.
+pub(crate) fn names_in_files(root: &Path, document: &str) -> Vec<(PathBuf, Vec<String>)> {
     let (document, _) = document.split_once(BEGIN).expect("the mark in ARCHITECTURE.md");
-    let line = |line: &str| {
-        let after = line.split_once("`runguard-")?.1;
-        let (file, names) = after.split_once('`')?;
-        let names = if line.starts_with('|') { names } else { names.split_once(':')?.0 };
-        let names = names.split('`').skip(1).step_by(2).map(str::to_owned).collect();
-        file.contains("/src/").then(|| (format!("crates/runguard-{file}"), names))
-    };
-    document.lines().filter_map(line).collect()
+    let mut known = Vec::new();
+    every_file(root, &mut known);
+    let mut said: Vec<(PathBuf, Vec<String>)> = Vec::new();
+    for line in document.lines() {
+        // What stands between backticks is every other part.
+        let parts: Vec<&str> = line.split('`').collect();
+        let mut is_behind_a_file = false;
+        // A short name means a file beside the one that was named before it, where there is one.
+        let mut beside: Option<PathBuf> = None;
+        for (between, part) in parts.chunks_exact(2).map(|pair| (pair[0], pair[1])) {
+            if is_file(part) {
+                let file = find(&known, beside.as_deref(), part).unwrap_or_else(|| panic!("ARCHITECTURE.md names {part}: {line}"));
+                beside = file.parent().map(Path::to_owned);
+                said.push((root.join(file), Vec::new()));
+                is_behind_a_file = true;
+            } else if is_behind_a_file && [" ", " | ", ", ", " and "].contains(&between) {
+                said.last_mut().expect("a file").1.extend(part.split("::").map(str::to_owned));
+            } else {
+                is_behind_a_file = false;
+            }
+        }
+    }
+    said
+}
+
+/// Not one that stands for many.
+fn is_file(part: &str) -> bool {
+    let endings = ["rs", "py", "ts", "js", "json", "toml", "lua", "md"];
+    let is_one = |name: &str| name.chars().all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "_-/.".contains(letter));
+    part.rsplit_once('.').is_some_and(|(name, ending)| !name.is_empty() && endings.contains(&ending) && is_one(name))
+}
+
+fn find<'a>(known: &'a [PathBuf], beside: Option<&Path>, named: &str) -> Option<&'a Path> {
+    let at = |path: PathBuf| known.iter().find(|known| **known == path);
+    let found = beside.and_then(|folder| at(folder.join(named))).or_else(|| at(Path::new("crates").join(named)));
+    found.or_else(|| known.iter().find(|known| known.ends_with(named))).map(PathBuf::as_path)
+}
+
+/// What is there without having been built or fetched, by its path below the root.
+fn every_file(root: &Path, known: &mut Vec<PathBuf>) {
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry")) {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if (!name.starts_with('.') || name == ".cargo") && !["target", "node_modules", "dist"].contains(&name.as_str()) {
+                    folders.push(entry.path());
+                }
+            } else if let Ok(path) = entry.path().strip_prefix(root) {
+                known.push(path.to_owned());
+            }
+        }
+    }
+    known.sort();
 }

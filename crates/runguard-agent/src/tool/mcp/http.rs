@@ -10,7 +10,7 @@ use base64::prelude::BASE64_STANDARD;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use runguard_http::client::{WithoutCertificates, trust_system};
-use runguard_http::events::{Event, Place, Splitter};
+use runguard_http::events::{Event, ResumePoint, Splitter};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -151,7 +151,7 @@ impl Endpoint {
                     Err(problem) => break chain(&problem),
                 }
                 while let Some(event) = events.next() {
-                    let at = Place::read(&event);
+                    let at = ResumePoint::read(&event);
                     place = at.id.map(Cow::into_owned).or(place);
                     pause = at.pause.map_or(pause, |told| told.clamp(STREAM_PAUSE, LONGEST_STREAM_PAUSE));
                     if let Some(answer) = self.heard(id, &event).await {

@@ -9,19 +9,19 @@ use std::ops::Range;
 const MOST_BYTES: usize = 16 * 1024 * 1024;
 
 /// Lines and columns, counted from one.
-pub(super) type Place = (u64, u64);
+pub(super) type LineAndColumn = (u64, u64);
 
 /// One line of JSON.
 #[derive(Debug, Default)]
 pub(super) struct Json {
     pub(super) text: String,
     /// Where each part begins, here and in what it was written as.
-    places: Vec<(usize, Place)>,
+    places: Vec<(usize, LineAndColumn)>,
 }
 
 impl Json {
     /// What stands behind so many bytes, in what was written.
-    pub(super) fn place(&self, bytes: usize) -> Option<Place> {
+    pub(super) fn place(&self, bytes: usize) -> Option<LineAndColumn> {
         let before = self.places.partition_point(|(begins, _)| *begins < bytes);
         self.places.get(before.saturating_sub(1)).map(|(_, place)| *place)
     }
@@ -51,7 +51,7 @@ struct Writer {
 
 /// # Errors
 /// It is no YAML, or has what JSON cannot have, at this place.
-pub(super) fn as_json(text: &str) -> Result<Json, Place> {
+pub(super) fn as_json(text: &str) -> Result<Json, LineAndColumn> {
     let mut writer = Writer::default();
     let mut documents = 0;
     for event in Parser::new_from_str(text) {
@@ -101,13 +101,13 @@ pub(super) fn as_json(text: &str) -> Result<Json, Place> {
     Ok(writer.json)
 }
 
-fn place(marker: &Marker) -> Place {
+fn place(marker: &Marker) -> LineAndColumn {
     (marker.line() as u64, marker.col() as u64 + 1)
 }
 
 impl Writer {
     /// Before each part; `name` is its text, if it can be a name.
-    fn begin(&mut self, at: Place, name: Option<&str>, number: usize) -> Result<(), Place> {
+    fn begin(&mut self, at: LineAndColumn, name: Option<&str>, number: usize) -> Result<(), LineAndColumn> {
         let text = &mut self.json.text;
         match self.open.last_mut() {
             Some(Open::List) if !text.ends_with('[') => text.push(','),
@@ -133,14 +133,14 @@ impl Writer {
         self.open.push(what);
     }
 
-    fn close(&mut self, at: Place, bracket: char) -> Result<(), Place> {
+    fn close(&mut self, at: LineAndColumn, bracket: char) -> Result<(), LineAndColumn> {
         self.open.pop();
         self.json.text.push(bracket);
         self.end(at)
     }
 
     /// Behind each part.
-    fn end(&mut self, at: Place) -> Result<(), Place> {
+    fn end(&mut self, at: LineAndColumn) -> Result<(), LineAndColumn> {
         while let Some(named) = self.begun.pop_if(|named| named.depth == self.open.len()) {
             self.named.insert(named.number, named.begins..self.json.text.len());
         }
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn read(text: &str) -> Result<Value, Place> {
+    fn read(text: &str) -> Result<Value, LineAndColumn> {
         as_json(text).map(|json| serde_json::from_str(&json.text).unwrap_or_else(|problem| panic!("{}: {problem}", json.text)))
     }
 

@@ -7,10 +7,11 @@ use crate::client::segment;
 use crate::commands::insights;
 use crate::output;
 use runguard_core::GuardName;
-use runguard_core::shown::{dotted, html as escaped, shortened};
+use runguard_core::shown::{dotted, html as escaped};
 use runguard_core::text::{cut, grouped};
 use runguard_insight::insight::consumption::{Consumption, Day, Step, Week};
 use runguard_insight::insight::{Endpoint, Insight, Overview, Severity, Topic};
+use runguard_replay::html::shell::{Page, section, stack, text};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,21 +26,17 @@ const MAX_ROWS: usize = 15;
 const MAX_ADVICE: usize = 10;
 /// Bars of the plot over time; more are thinner than a line.
 const MAX_BARS: usize = 84;
-/// Characters shown of a name.
-const MAX_SHOWN: usize = 80;
 /// A longer address is not made a link: a page of them would not stay small.
 const MAX_LINK: usize = 320;
 
 pub(super) fn page(overview: &Overview, insights: &[Insight], used: &Consumption, service: &str) -> String {
     let links = Links { service, tenant: overview.filters.tenant.as_deref() };
     let range = format!("{} to {}", day(overview.since_ms), day(overview.until_ms));
-    let mut out = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{STYLE_HASH}'; base-uri 'none'; form-action 'none'\">\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><meta name=\"referrer\" content=\"no-referrer\">\
-         <title>RunGuard report, {range}</title><style>{STYLE}</style></head><body>\n<header><h1>RunGuard report</h1><p class=\"soft\">{range} (UTC){}</p></header>\n<main>",
+    let below = format!(
+        "{range} (UTC){}",
         overview.filters.tenant.as_deref().map(|tenant| format!(", tenant {}", text(tenant))).unwrap_or_default()
     );
+    let mut out = String::new();
     out.push_str(&tiles(overview));
     section(&mut out, "Decisions over time", &over_time(overview));
     section(&mut out, "What to do", &advice(insights, &links));
@@ -55,23 +52,12 @@ pub(super) fn page(overview: &Overview, insights: &[Insight], used: &Consumption
         0 => String::new(),
         rows => format!(" {} decisions were not looked at yet.", grouped(rows)),
     };
-    let _ = write!(out, "</main>\n<footer>Made by RunGuard {}.{behind}</footer></body></html>\n", env!("CARGO_PKG_VERSION"));
-    out
-}
-
-/// A part of the page; one that has nothing to show is left out.
-fn section(out: &mut String, title: &str, body: &str) {
-    if !body.is_empty() {
-        let _ = write!(out, "\n<section><h2>{title}</h2>{body}</section>");
-    }
+    let title = format!("RunGuard report, {range}");
+    Page { title: &title, heading: "RunGuard report", below: &below, body: &out, footer: &behind, style: STYLE, style_hash: STYLE_HASH }
+        .whole()
 }
 
 // -- text -----------------------------------------------------------------------------------------
-
-/// Text from outside: cut, without anything that steers, escaped, and kept apart from the direction of its surroundings.
-fn text(foreign: &str) -> String {
-    format!("<bdi>{}</bdi>", escaped(&shortened(foreign, MAX_SHOWN)))
-}
 
 /// Sentences of advice: they carry names from outside, and are longer than a name.
 fn sentences(foreign: &str) -> String {
@@ -279,19 +265,8 @@ fn over_time(overview: &Overview) -> String {
         );
     }
     for index in 0..bars {
-        let mut y = HEIGHT - FOOT;
-        for (class, counts) in ["a", "w", "b"].into_iter().zip(&stacks) {
-            let height = counts[index] as f64 * scale;
-            if height > 0.0 {
-                y -= height;
-                let _ = write!(
-                    out,
-                    "<rect class=\"{class}\" x=\"{:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{height:.1}\"/>",
-                    LEFT + index as f64 * step,
-                    (step * 0.86).max(0.5)
-                );
-            }
-        }
+        let parts = ["a", "w", "b"].into_iter().zip(&stacks).map(|(class, counts)| (class, counts[index] as f64 * scale));
+        stack(&mut out, parts, LEFT + index as f64 * step, (step * 0.86).max(0.5), HEIGHT - FOOT);
     }
     // Where a day begins, or where there is room again if all of it is a day or two.
     let by_day = overview.until_ms.saturating_sub(overview.since_ms) > 3 * 86_400_000;

@@ -52,12 +52,12 @@ trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
 /// What a server said.
-struct Answer {
+struct ServerReply {
     code: u16,
     lines: Vec<String>,
 }
 
-impl Answer {
+impl ServerReply {
     fn offers(&self, extension: &str) -> Option<&str> {
         let is_named = |line: &&String| line.split(' ').next().is_some_and(|name| name.eq_ignore_ascii_case(extension));
         self.lines.iter().skip(1).find(is_named).map(|line| line.split_once(' ').map_or("", |(_, more)| more))
@@ -75,7 +75,7 @@ impl Talk<'_> {
         Failed::later(format!("{} broke off: {}", self.host, shown(&problem.to_string())))
     }
 
-    async fn answer(&mut self) -> Result<Answer, Failed> {
+    async fn answer(&mut self) -> Result<ServerReply, Failed> {
         let mut lines = Vec::new();
         loop {
             while let Some(end) = self.read.windows(2).position(|pair| pair == b"\r\n") {
@@ -86,7 +86,7 @@ impl Talk<'_> {
                 let goes_on = line.as_bytes().get(3) == Some(&b'-');
                 lines.push(line.get(4..).unwrap_or_default().to_owned());
                 if !goes_on {
-                    return Ok(Answer { code, lines });
+                    return Ok(ServerReply { code, lines });
                 }
             }
             if self.read.len() > MOST_ANSWER_BYTES || lines.len() > MOST_ANSWER_BYTES {
@@ -110,7 +110,7 @@ impl Talk<'_> {
     }
 
     /// Waits for an answer of this hundred: 2 is well, 3 is to go on. `what` is in place of what was said, which may be a secret.
-    async fn expect(&mut self, hundred: u16, what: &str) -> Result<Answer, Failed> {
+    async fn expect(&mut self, hundred: u16, what: &str) -> Result<ServerReply, Failed> {
         let answer = self.answer().await?;
         if answer.code / 100 == hundred {
             return Ok(answer);
@@ -124,7 +124,7 @@ impl Talk<'_> {
         Err(if answer.code >= 500 { Failed::never(message) } else { Failed::later(message) })
     }
 
-    async fn say(&mut self, line: &str, what: &str, hundred: u16) -> Result<Answer, Failed> {
+    async fn say(&mut self, line: &str, what: &str, hundred: u16) -> Result<ServerReply, Failed> {
         self.send(&format!("{line}\r\n")).await?;
         self.expect(hundred, what).await
     }

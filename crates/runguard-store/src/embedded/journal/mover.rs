@@ -63,7 +63,7 @@ impl Orders {
 }
 
 /// Where the mover reads.
-struct Place {
+struct ReadPoint {
     number: u64,
     reader: Option<Reader>,
 }
@@ -134,7 +134,7 @@ impl Journal {
     pub(crate) fn run_mover(&self, connection: &Connection) -> bool {
         // However it ends: nobody waits for it any more.
         let _ended = Ending(self);
-        let mut place = Place { number: self.first_segment, reader: None };
+        let mut place = ReadPoint { number: self.first_segment, reader: None };
         let mut troubled = false;
         loop {
             let (work, hurried, stopping) = self.wait_for_orders(troubled);
@@ -189,7 +189,7 @@ impl Journal {
         }
     }
 
-    fn move_rows(&self, connection: &Connection, place: &mut Place, pace: &mut Pace) -> Result<(), StoreError> {
+    fn move_rows(&self, connection: &Connection, place: &mut ReadPoint, pace: &mut Pace) -> Result<(), StoreError> {
         let goal = self.safe();
         let failed = |error: &dyn std::fmt::Display| StoreError::Write(error.to_string());
         while self.moved() < goal {
@@ -236,18 +236,18 @@ impl Journal {
     }
 
     /// The next segment. All rows of this one are in the database.
-    fn leave(&self, place: &mut Place) -> Result<(), StoreError> {
+    fn leave(&self, place: &mut ReadPoint) -> Result<(), StoreError> {
         match segment::remove(&self.folder, place.number) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(StoreError::Write(format!("a file of the journal that is not needed any more cannot be removed: {error}")));
             }
             Ok(()) | Err(_) => {}
         }
-        *place = Place { number: place.number + 1, reader: None };
+        *place = ReadPoint { number: place.number + 1, reader: None };
         Ok(())
     }
 
-    fn leave_nothing(&self, mut place: Place) -> bool {
+    fn leave_nothing(&self, mut place: ReadPoint) -> bool {
         let last = self.tail().number;
         while place.number <= last {
             if self.leave(&mut place).is_err() {
@@ -270,7 +270,7 @@ impl Journal {
         }
     }
 
-    fn work(&self, connection: &Connection, place: &mut Place, work: &mut Work) -> Result<(), StoreError> {
+    fn work(&self, connection: &Connection, place: &mut ReadPoint, work: &mut Work) -> Result<(), StoreError> {
         let failed = |error: rusqlite::Error| StoreError::Write(error.to_string());
         match work {
             // Readers may keep it from its end; it is tried again. The log is safe either way.
