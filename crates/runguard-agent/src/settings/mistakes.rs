@@ -277,6 +277,24 @@ comand = ["x"]
     }
 
     #[test]
+    fn what_is_missing_is_not_taken_for_what_the_table_around_it_has() {
+        #[derive(Debug, serde::Deserialize)]
+        struct Outer {
+            #[allow(dead_code, reason = "it is only read")]
+            name: String,
+            #[allow(dead_code, reason = "it is only read")]
+            part: Inner,
+        }
+        #[derive(Debug, serde::Deserialize)]
+        struct Inner {
+            #[allow(dead_code, reason = "it is only read")]
+            name: String,
+        }
+        let (read, told) = super::read::<Outer>("name = \"a\"\n\n[part]\nother = 1\n");
+        assert!(read.is_none() && told == ["line 3: missing field `name`"], "{told:#?}");
+    }
+
+    #[test]
     fn what_is_missing_is_told_beside_what_is_wrong() {
         let told = problems("[provider]\nkind = \"openai\"\n[limits]\nmax_stps = 3\n");
         assert_eq!(told.len(), 2, "{told:#?}");
