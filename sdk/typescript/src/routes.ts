@@ -257,7 +257,7 @@ export interface BudgetCheckRequest {
   budget?: string | null
   /** The session whose budget of the same name this one draws on. */
   parent?: string | null
-  /** The caller's own limit in dollars; it stays until another is given, and cannot be above the limit of the settings. */
+  /** The caller's own limit in dollars; it stays until another is given in a question that is not refused, and cannot be above the limit of the settings. */
   max_usd?: number | null
   /** The same in credits, at the price the settings have for one (credit_usd); the lower of it and max_usd holds. */
   max_credits?: number | null
@@ -305,7 +305,7 @@ export interface BudgetRecordRequest {
   budget?: string | null
   /** The session whose budget of the same name this one draws on. */
   parent?: string | null
-  /** The caller's own limit in dollars; it stays until another is given, and cannot be above the limit of the settings. */
+  /** The caller's own limit in dollars; it stays until another is given in a question that is not refused, and cannot be above the limit of the settings. */
   max_usd?: number | null
   /** The same in credits, at the price the settings have for one (credit_usd); the lower of it and max_usd holds. */
   max_credits?: number | null
@@ -353,7 +353,7 @@ export interface BudgetReserveRequest {
   budget?: string | null
   /** The session whose budget of the same name this one draws on. */
   parent?: string | null
-  /** The caller's own limit in dollars; it stays until another is given, and cannot be above the limit of the settings. */
+  /** The caller's own limit in dollars; it stays until another is given in a question that is not refused, and cannot be above the limit of the settings. */
   max_usd?: number | null
   /** The same in credits, at the price the settings have for one (credit_usd); the lower of it and max_usd holds. */
   max_credits?: number | null
@@ -405,7 +405,7 @@ export interface BudgetCommitRequest {
   budget?: string | null
   /** The session whose budget of the same name this one draws on. */
   parent?: string | null
-  /** The caller's own limit in dollars; it stays until another is given, and cannot be above the limit of the settings. */
+  /** The caller's own limit in dollars; it stays until another is given in a question that is not refused, and cannot be above the limit of the settings. */
   max_usd?: number | null
   /** The same in credits, at the price the settings have for one (credit_usd); the lower of it and max_usd holds. */
   max_credits?: number | null
@@ -455,7 +455,7 @@ export interface BudgetReleaseRequest {
   budget?: string | null
   /** The session whose budget of the same name this one draws on. */
   parent?: string | null
-  /** The caller's own limit in dollars; it stays until another is given, and cannot be above the limit of the settings. */
+  /** The caller's own limit in dollars; it stays until another is given in a question that is not refused, and cannot be above the limit of the settings. */
   max_usd?: number | null
   /** The same in credits, at the price the settings have for one (credit_usd); the lower of it and max_usd holds. */
   max_credits?: number | null

@@ -36,7 +36,7 @@ macro_rules! fields {
             Field::required("session_id", Kind::Id, "Whose budget: a run, a session, a user.", "\"run-1\""),
             Field::optional("budget", Kind::Id, "Which of its budgets; one is enough for most.", "\"default\""),
             Field::optional("parent", Kind::Id, "The session whose budget of the same name this one draws on.", "\"team-7\""),
-            Field::optional("max_usd", Kind::Dollars, "The caller's own limit in dollars; it stays until another is given, and cannot be above the limit of the settings.", "5.00"),
+            Field::optional("max_usd", Kind::Dollars, "The caller's own limit in dollars; it stays until another is given in a question that is not refused, and cannot be above the limit of the settings.", "5.00"),
             Field::optional("max_credits", Kind::Amount, "The same in credits, at the price the settings have for one (credit_usd); the lower of it and max_usd holds.", "60"),
             Field::optional("max_tokens", Kind::Whole(0), "The same in tokens.", "200000"),
             Field::optional("cap", Kind::Whole(0), "The same in calls of one key.", "2"),
