@@ -4,7 +4,7 @@
 
 use crate::api::Api;
 use crate::earlier::is_name;
-use crate::members::{BadBody, Members};
+use crate::members::{BadBody, Members, first_items};
 use crate::refusal::Refusal;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -12,8 +12,8 @@ use http::HeaderMap;
 use runguard_core::fingerprint;
 use runguard_core::run::service::short_id;
 use serde_json::Value;
-use serde_json::value::RawValue;
 use std::borrow::Cow;
+use std::ops::ControlFlow;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// How a run was found, for the log and for people.
@@ -225,20 +225,17 @@ fn begin(api: Api, body: &Members<'_>, out: &mut String) {
     out.push('\0');
     let Some(said) = said else { return };
     // Only the beginning is read: the rest of a conversation may be long.
-    let Ok(messages) = serde_json::from_str::<Vec<&RawValue>>(said) else {
+    let is_list = first_items(said, |message| {
+        words(&message, out);
+        out.push('\0');
+        let is_told = matches!(message.get("role").and_then(Value::as_str), Some("system" | "developer"));
+        if is_told { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    if !is_list {
         match value(said) {
             // A text alone is what a person says: the same as a list of that one message.
             Value::String(text) if api == Api::Responses => out.extend(["user", &text, "\0"]),
             said => words(&said, out),
-        }
-        return;
-    };
-    for message in messages {
-        let message = value(message.get());
-        words(&message, out);
-        out.push('\0');
-        if !matches!(message.get("role").and_then(Value::as_str), Some("system" | "developer")) {
-            break;
         }
     }
 }

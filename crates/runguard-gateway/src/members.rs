@@ -5,9 +5,12 @@
 
 use runguard_core::object::Object;
 use serde::Deserialize;
+use serde::de::{Deserializer as _, SeqAccess, Visitor};
+use serde_json::Value;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
-use std::ops::Range;
+use std::fmt;
+use std::ops::{ControlFlow, Range};
 
 /// Why a body cannot be understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -155,6 +158,33 @@ impl<'a> Members<'a> {
     }
 }
 
+/// Shows the items of a list until enough was seen; what comes behind is not read. Whether it is a list.
+pub(crate) fn first_items(text: &str, mut see: impl FnMut(Value) -> ControlFlow<()>) -> bool {
+    struct Items<'a, F>(&'a mut F, &'a mut bool);
+    impl<'de, F: FnMut(Value) -> ControlFlow<()>> Visitor<'de> for Items<'_, F> {
+        type Value = ();
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+            let Self(see, is_list) = self;
+            *is_list = true;
+            while let Some(item) = items.next_element()? {
+                if see(item).is_break() {
+                    break;
+                }
+            }
+            Ok(())
+        }
+    }
+    let mut is_list = false;
+    // Where it was left in the middle, that is no mistake.
+    let _ = serde_json::Deserializer::from_str(text).deserialize_seq(Items(&mut see, &mut is_list));
+    is_list
+}
+
 /// Where a part of a text stands in it.
 pub(crate) fn place_in(text: &str, part: &str) -> Range<usize> {
     // How far its beginning is from the text's.
@@ -170,7 +200,25 @@ pub(crate) struct BorrowedText<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Value;
+
+    #[test]
+    fn of_a_list_no_more_is_read_than_somebody_wants_to_see() {
+        let seen = |text: &str, most: usize| {
+            let mut seen = Vec::new();
+            let see = |item: Value| {
+                seen.push(item);
+                if seen.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            };
+            (first_items(text, see), Value::from(seen).to_string())
+        };
+        let list = r#"[1, {"a": [2]}, "3", what comes behind"#;
+        assert_eq!(seen(list, 3), (true, r#"[1,{"a":[2]},"3"]"#.to_owned()));
+        assert_eq!(seen("[1, 2]", 5), (true, "[1,2]".to_owned()));
+        assert_eq!(seen("[]", 5), (true, "[]".to_owned()));
+        for other in ["{}", "\"[1]\"", "7", "null"] {
+            assert_eq!(seen(other, 5), (false, "[]".to_owned()), "{other}");
+        }
+    }
 
     #[test]
     fn a_change_leaves_every_other_byte() {

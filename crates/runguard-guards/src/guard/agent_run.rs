@@ -106,8 +106,17 @@ pub struct Settings {
 
 impl Settings {
     fn thresholds(&self, preset: Preset) -> Thresholds {
-        let settings = self.stall.thresholds[preset as usize].clone();
-        self.unenforced.thresholds(if self.long_run_tokens > 0 { settings.long_run_tokens(self.long_run_tokens) } else { settings })
+        self.unenforced.thresholds(self.stall.thresholds[preset as usize].clone().long_run_tokens(self.long_run_tokens(preset)))
+    }
+
+    /// From how many tokens on a run of this kind is long; 0: nobody says it.
+    fn long_run_tokens(&self, preset: Preset) -> u64 {
+        if self.long_run_tokens > 0 { self.long_run_tokens } else { self.stall.thresholds[preset as usize].long_run_tokens }
+    }
+
+    /// Whether the tokens of a run of this kind matter.
+    fn counts_tokens(&self, preset: Preset) -> bool {
+        self.long_run_tokens(preset) > 0 && !self.unenforced.is_off(StallRule::LongRun)
     }
 
     /// The same, and what is long for the run at hand.
@@ -685,7 +694,7 @@ impl Decide for Request {
         let is_first_word =
             self.call.is_some() && *state == State::default() && news.iter().all(|step| matches!(step.what, What::UserSpoke));
         // Its tokens count where somebody says how many are much; what is learned is learned without them.
-        if is_first_word && settings.thresholds(settings.preset.of(state.calls.kinds())).all.long_run_tokens == 0 {
+        if is_first_word && !settings.counts_tokens(settings.preset.of(state.calls.kinds())) {
             return Ruling {
                 findings: Vec::new(),
                 pass: Judgement::repeated(state, Verdict::default(), String::new()),

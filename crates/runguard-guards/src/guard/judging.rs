@@ -24,7 +24,11 @@ impl Unenforced {
     }
 
     pub(super) fn has(&self, rule: StallRule) -> bool {
-        self.off.contains(&rule) || self.observed.contains(&rule)
+        self.is_off(rule) || self.observed.contains(&rule)
+    }
+
+    pub(super) fn is_off(&self, rule: StallRule) -> bool {
+        self.off.contains(&rule)
     }
 
     pub(super) fn thresholds(&self, named: StallSettings) -> Thresholds {
