@@ -573,6 +573,7 @@ impl Engine {
                 Ok(()) => finished.is_noted(),
                 Err(error) => {
                     tracing::error!(%error, "an erasure that was finished for another node cannot be noted: other nodes may keep its overviews");
+                    finished.cannot_be_noted();
                 }
             }
         }

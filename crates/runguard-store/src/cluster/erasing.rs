@@ -89,10 +89,15 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// Whoever asked for it has noted it where it outlives the process.
+    /// Whoever asked for it has noted it where it outlives the process. Who drops it instead leaves it to another node.
     pub fn is_noted(self) {
         // Nobody waits that long.
         let _ = self.noted.send(());
+    }
+
+    /// No node could do better: the session is free without it.
+    pub fn cannot_be_noted(self) {
+        self.is_noted();
     }
 }
 
@@ -206,7 +211,7 @@ impl Erasing {
 
     /// This node went on with it to the end, though nobody here had asked for it. Waits until that is noted: not for long, as nobody decides for
     /// the session meanwhile.
-    pub(super) async fn finished(&self, tenant: &str, session: &str, row: Row) {
+    pub(super) async fn finished(&self, tenant: &str, session: &str, row: Row) -> Result<(), StoreError> {
         let (noted, is_noted) = oneshot::channel();
         {
             let mut finished = self.to_be_noted();
@@ -215,11 +220,16 @@ impl Erasing {
             }
         }
         self.is_finished.notify_waiters();
-        if tokio::time::timeout(NOTED, is_noted).await.is_err() {
-            tracing::warn!(
-                "an erasure was finished for another node and is not noted yet: should this one stop now, others may keep its overviews"
-            );
+        match tokio::time::timeout(NOTED, is_noted).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Err(StoreError::NotErased("nobody is there to note that it was finished".into())),
+            Err(_) => {
+                tracing::warn!(
+                    "an erasure was finished for another node and is not noted yet: should this one stop now, others may keep its overviews"
+                );
+            }
         }
+        Ok(())
     }
 
     pub(super) fn take_finished(&self) -> Vec<Finished> {

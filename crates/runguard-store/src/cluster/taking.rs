@@ -184,7 +184,7 @@ pub(super) async fn finish(inner: &Arc<Inner>, entry: Key) -> Result<(), StoreEr
     let finished = held.while_held(
         async {
             if let Some(Erased { row, .. }) = erase_held(inner, &held, whose, found, row).await? {
-                inner.erasing.finished(whose.tenant, whose.session, row).await;
+                inner.erasing.finished(whose.tenant, whose.session, row).await?;
             }
             held.is_done().await
         }

@@ -254,7 +254,8 @@ async fn an_erasure_that_goes_on_with_one_that_was_left_is_that_one() {
     assert_eq!(admin, 1);
 }
 
-/// Whoever was asked is gone for good, and so is whoever went on with it, before anybody else could hear of it.
+/// Whoever was asked is gone for good, and so is whoever went on with it, before anybody else could hear of it; the one before that stops, and
+/// has nobody left to note it.
 #[tokio::test(start_paused = true)]
 async fn an_erasure_whose_finisher_dies_before_that_is_noted_is_told_of_by_the_next() {
     let mut together = Together::new(3).await;
@@ -268,16 +269,16 @@ async fn an_erasure_whose_finisher_dies_before_that_is_noted_is_told_of_by_the_n
     assert!(begun.unfinished.is_some(), "{begun:?}");
     drop(together.nodes.remove(0));
     together.log.set_log_fault(LogFault::Sound);
-    for dies in [true, false] {
+    for end in ["stops", "dies", "notes it"] {
         let any = together.nodes.iter().map(|node| node.some_are_finished_for_others().boxed());
         let finished = tokio::time::timeout(FINISHED, futures_util::future::select_all(any)).await.map(|((), finisher, _)| finisher);
-        let finisher = finished.unwrap_or_else(|_| panic!("nobody tells of it, died: {}", !dies));
+        let finisher = finished.unwrap_or_else(|_| panic!("nobody tells of it before one {end}"));
         let mut told = together.nodes[finisher].finished_for_others();
         assert_eq!(told.iter().map(|told| &told.row.id).collect::<Vec<_>>(), [&asked.id]);
-        if dies {
-            drop(together.nodes.remove(finisher));
-        } else {
-            told.remove(0).is_noted();
+        match end {
+            "stops" => drop(told),
+            "dies" => drop(together.nodes.remove(finisher)),
+            _ => told.remove(0).is_noted(),
         }
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
