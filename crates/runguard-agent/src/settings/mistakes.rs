@@ -29,6 +29,12 @@ pub(super) fn read<S: DeserializeOwned>(text: &str) -> (Option<S>, Vec<String>) 
     let fits = |tree: Value| serde_json::from_value::<S>(tree).map_err(|problem| problem.to_string());
     let mut problems = Vec::new();
     let mut left_out: Vec<String> = Vec::new();
+    // JSON has no word for them, and would take them for left out.
+    for place in places(&table).into_iter().filter(|place| place.is_no_number).take(MOST) {
+        let key = place.path.join(".");
+        problems.push((line_at(text, place.offset), format!("`{key}` cannot be infinite or no number; leave it out to have none")));
+        left_out.extend(leave_out(table.get_mut(), &place.path));
+    }
     // Each time something is left out, so it ends.
     loop {
         let tree = match Value::deserialize(Deserializer::from(table.clone())) {
@@ -76,6 +82,7 @@ pub(super) fn placed(text: &str, key: &str, problem: &str) -> String {
 struct Place {
     path: Vec<String>,
     offset: usize,
+    is_no_number: bool,
 }
 
 /// All that stands there, each before what is in it; the file itself is the first.
@@ -83,7 +90,7 @@ fn places(file: &toml::Spanned<DeTable<'_>>) -> Vec<Place> {
     fn within(value: &DeValue<'_>, above: &[String], found: &mut Vec<Place>) {
         let mut add = |step: String, offset: usize, value: &DeValue<'_>| {
             let path = [above, &[step]].concat();
-            found.push(Place { path: path.clone(), offset });
+            found.push(Place { path: path.clone(), offset, is_no_number: is_no_number(value) });
             within(value, &path, found);
         };
         match value {
@@ -94,13 +101,26 @@ fn places(file: &toml::Spanned<DeTable<'_>>) -> Vec<Place> {
                 items.iter().enumerate().for_each(|(number, item)| add(number.to_string(), item.span().start, item.get_ref()));
             }
             // JSON has it as a table of one entry.
-            DeValue::Datetime(_) => found.push(Place { path: above.to_vec(), offset: found.last().map_or(0, |place| place.offset) }),
+            DeValue::Datetime(_) => {
+                let offset = found.last().map_or(0, |place| place.offset);
+                found.push(Place { path: above.to_vec(), offset, is_no_number: false });
+            }
             DeValue::String(_) | DeValue::Integer(_) | DeValue::Float(_) | DeValue::Boolean(_) => {}
         }
     }
     let mut found = vec![Place::default()];
     within(&DeValue::Table(file.get_ref().clone()), &[], &mut found);
     found
+}
+
+/// `inf`, `nan`, and what is too large.
+fn is_no_number(value: &DeValue<'_>) -> bool {
+    match value {
+        DeValue::Float(float) => !float.as_str().parse::<f64>().is_ok_and(f64::is_finite),
+        DeValue::Integer(_) | DeValue::String(_) | DeValue::Boolean(_) | DeValue::Datetime(_) | DeValue::Table(_) | DeValue::Array(_) => {
+            false
+        }
+    }
 }
 
 /// Where this problem is from. What reads settings goes through them in their order and stops at the first mistake.
@@ -194,6 +214,15 @@ mod tests {
             Err(SettingsError::Wrong { problems, .. }) => problems,
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn what_is_no_number_is_not_taken_for_left_out() {
+        let text = "[provider]\nkind = \"openai\"\nmodel = \"m\"\ntemperature = nan\n[limits]\ncost_limit = inf\n[prices.\"m\"]\ninput = 1e999\noutput = 2\ncache_read = -inf\n";
+        let told = problems(text);
+        let lines: Vec<&str> = told.iter().filter_map(|problem| problem.split(':').next()).collect();
+        assert_eq!(lines, ["line 4", "line 6", "line 8", "line 10"], "{told:?}");
+        assert!(told.iter().all(|problem| problem.contains("cannot be infinite or no number")), "{told:?}");
     }
 
     #[test]
