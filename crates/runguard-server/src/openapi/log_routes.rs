@@ -93,7 +93,11 @@ fn parameter(name: &str) -> Value {
         "limit" => rows_at_most(DEFAULT_LIMIT),
         "cursor" => query(name, "The next_cursor of the page before.", &json!({"type": "string", "pattern": "^[0-9]{1,18}$"})),
         "order" => query(name, "desc: newest first.", &chosen(&ORDERS)),
-        "format" => query(name, "The next cursor is in the header x-next-cursor too.", &chosen(&Format::ALL.map(Format::code))),
+        "format" => query(
+            name,
+            "Unless told, what `Accept` asks for, else json. The next cursor is in the header x-next-cursor too.",
+            &json!({"enum": Format::ALL.map(Format::code)}),
+        ),
         "bucket" => query(name, "Steps of the series.", &json!({"enum": Bucket::ALL.map(Bucket::code)})),
         "time_zone" => query(name, "Whose days and weeks, such as Europe/Berlin; else that of the budgets.", &text),
         "prefix" => query(name, "What the names begin with.", &text),
