@@ -29,7 +29,7 @@ use crate::packed::Frames;
 use crate::trace::{self, Broken, Detail, Lines, ReadAt, Run};
 use json::Value;
 use records::{Piece, Records};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
@@ -146,15 +146,13 @@ pub enum OpenError {
     },
 }
 
-impl OpenError {
-    /// Of a file in which nothing was found.
-    fn nothing_in(path: &Path) -> Self {
-        let path = path.to_owned();
-        match wrapped::of(&path) {
-            Some(wrapping) => Self::Wrapped { path, wrapping },
-            None => Self::Unknown { path },
-        }
-    }
+/// Asked before anything else: what is in an archive can look like runs, behind its first lines.
+fn unless_wrapped(path: &Path) -> Result<(), OpenError> {
+    wrapped::of(path).map_or(Ok(()), |wrapping| Err(OpenError::Wrapped { path: path.to_owned(), wrapping }))
+}
+
+pub(crate) fn is_wrapped(path: &Path) -> bool {
+    wrapped::of(path).is_some()
 }
 
 impl fmt::Display for OpenError {
@@ -207,7 +205,10 @@ pub fn input(path: &Path, format: Option<Format>, detail: Detail) -> Result<Inpu
 /// [`input`], as runs whatever the format.
 pub fn open(path: &Path, format: Option<Format>, detail: Detail) -> Result<Runs, OpenError> {
     let format = match format {
-        Some(format) => format,
+        Some(format) => {
+            unless_wrapped(path)?;
+            format
+        }
         None => match begin(path, detail)? {
             Begun::Reading(reading) => {
                 return Ok(Runs { format: reading.out.format, read: reading.read.clone(), source: Source::Records(reading) });
@@ -455,10 +456,11 @@ pub fn guess(path: &Path) -> Result<Format, OpenError> {
     }
     let (file, _) = files_of_one(path)?;
     let input = trace::unpacked(&file, &Arc::default()).map_err(|source| OpenError::Unreadable { path: path.to_owned(), source })?;
-    guess_of(input).ok_or_else(|| OpenError::nothing_in(path))
+    guess_of(input).ok_or_else(|| OpenError::Unknown { path: path.to_owned() })
 }
 
 fn guess_of_no_json(path: &Path) -> Result<Option<Format>, OpenError> {
+    unless_wrapped(path)?;
     let unreadable = |source| OpenError::Unreadable { path: path.to_owned(), source };
     if decision_log::is_database(path) {
         return Ok(Some(Format::DecisionLog));
@@ -489,7 +491,7 @@ fn begin(path: &Path, detail: Detail) -> Result<Begun, OpenError> {
         reading.take_record(line, record);
         Begun::Reading(reading)
     };
-    guess_with(Records::new(input), first, Begun::Told).ok_or_else(|| OpenError::nothing_in(path))
+    guess_with(Records::new(input), first, Begun::Told).ok_or_else(|| OpenError::Unknown { path: path.to_owned() })
 }
 
 /// Pieces in front of the first record that are kept; with more the file is opened again.
@@ -556,12 +558,16 @@ pub fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
         fs::metadata(path)?;
         return Ok(vec![path.to_owned()]);
     }
-    let mut found = Vec::new();
-    files_below(path, DEEPEST_FOLDER, &mut found)?;
+    let (mut found, mut seen) = (Vec::new(), BTreeSet::new());
+    files_below(path, DEEPEST_FOLDER, &mut seen, &mut found)?;
     Ok(found)
 }
 
-fn files_below(folder: &Path, deeper: usize, found: &mut Vec<PathBuf>) -> io::Result<()> {
+/// `seen`: the folders so far, by the names that no link hides: links can lead in a circle.
+fn files_below(folder: &Path, deeper: usize, seen: &mut BTreeSet<PathBuf>, found: &mut Vec<PathBuf>) -> io::Result<()> {
+    if !seen.insert(folder.canonicalize()?) {
+        return Ok(());
+    }
     if decision_log::is_database(folder) {
         found.push(folder.to_owned());
         return Ok(());
@@ -575,13 +581,20 @@ fn files_below(folder: &Path, deeper: usize, found: &mut Vec<PathBuf>) -> io::Re
     for entry in entries {
         if entry.is_dir() {
             if deeper > 0 {
-                files_below(&entry, deeper - 1, found)?;
+                files_below(&entry, deeper - 1, seen, found)?;
             }
+        } else if is_nothing_to_read(&entry) {
+            // A pipe that nobody writes to, or a device without an end, would hold up all that follows.
         } else if may_hold_runs(&entry) || wrapped::is_called_so(&name_of(&entry)) {
             found.push(entry);
         }
     }
     Ok(())
+}
+
+/// Neither a file nor a link that leads nowhere, which is complained about.
+fn is_nothing_to_read(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|there| !there.is_file())
 }
 
 fn name_of(path: &Path) -> String {

@@ -59,6 +59,12 @@ pub enum By {
     Folder,
 }
 
+/// The folder of a run's file. What Claude Code's sub-agents did belongs to the project of their session: `PROJECT/SESSION/subagents`.
+fn project_of(file: &Path) -> Option<&Path> {
+    let folder = file.parent()?;
+    if folder.ends_with("subagents") { folder.parent()?.parent() } else { Some(folder) }
+}
+
 impl By {
     pub const ALL: [Self; 4] = [Self::Source, Self::Model, Self::Task, Self::Folder];
 
@@ -80,7 +86,7 @@ impl By {
             Self::Source => &run.source,
             Self::Model => &run.model,
             Self::Task => &run.task,
-            Self::Folder => run.place.file.parent().and_then(|folder| folder.file_name()?.to_str()).unwrap_or_default(),
+            Self::Folder => project_of(&run.place.file).and_then(|folder| folder.file_name()?.to_str()).unwrap_or_default(),
         }
     }
 }

@@ -403,7 +403,7 @@ impl Source<'_> {
         let Reading { recorded, detail, .. } = *self.reading;
         let format = recorded.format;
         let packed = match format {
-            Some(format) => format == Format::Packed,
+            Some(format) => format == Format::Packed && !format::is_wrapped(recorded.opened(&self.path)),
             None => is_packed(recorded.opened(&self.path)).map_err(|error| error.to_string())?,
         };
         if packed {

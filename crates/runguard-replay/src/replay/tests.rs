@@ -1,5 +1,6 @@
 use super::*;
 use crate::evaluate::{Progress, Recorded};
+use crate::format::Format;
 use crate::labels::Labels;
 use crate::packed::tests::{any_run, pack};
 use crate::rules::{Caps, Presets};
@@ -266,12 +267,17 @@ fn a_reader_is_told_what_the_figures_cannot_say() {
     }
 }
 
-/// A tar archive's first block, as far as it tells what it is.
-fn tar_block() -> Vec<u8> {
-    let mut block = vec![0; 512];
-    block[..5].copy_from_slice(b"a.txt");
-    block[257..262].copy_from_slice(b"ustar");
-    block
+/// A tar archive of a file with runs, one a line: from the second line on it looks like that file.
+fn archive_of_runs() -> Vec<u8> {
+    let mut archive = vec![0; 512];
+    archive[..7].copy_from_slice(b"a.jsonl");
+    archive[257..262].copy_from_slice(b"ustar");
+    for id in 0..5 {
+        let run = format!(r#"{{"run_id":"{id}","source":"s","task":"t","success":false,"steps":[]}}"#);
+        archive.extend(run.bytes().chain([b'\n']));
+    }
+    archive.resize(1024, 0);
+    archive
 }
 
 #[test]
@@ -281,7 +287,7 @@ fn archives_in_a_folder_are_told_and_nothing_else_is_held_up() {
     packed(folder.path(), &many_runs(3));
     std::fs::rename(path("runs.packed"), path("a.runs")).unwrap();
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    std::io::Write::write_all(&mut gzip, &tar_block()).unwrap();
+    std::io::Write::write_all(&mut gzip, &archive_of_runs()).unwrap();
     std::fs::write(path("b.tar.gz"), gzip.finish().unwrap()).unwrap();
     std::fs::write(path("c.parquet"), b"PAR1....").unwrap();
     std::fs::write(path("d.json"), b"{\"name\":\"package\"}").unwrap();
@@ -289,23 +295,55 @@ fn archives_in_a_folder_are_told_and_nothing_else_is_held_up() {
     std::fs::write(path("f.png"), b"\x89PNG").unwrap();
     let given = [folder.path().to_owned()];
     let files = files_of(&given).unwrap();
-    for threads in [1, 3] {
+    for (threads, format) in [(1, None), (3, None), (1, Some(Format::Packed))] {
         let labels = Labels::default();
         let guards = guards(caps());
-        let recorded = Recorded { given: &given, ..Recorded::of(&files, &labels) };
+        // With a format that is named, what is none of that is complained about.
+        let files: Vec<PathBuf> =
+            files.iter().filter(|file| format.is_none() || !file.ends_with("d.json") && !file.ends_with("e.zip")).cloned().collect();
+        let recorded = Recorded { given: &given, format, ..Recorded::of(&files, &labels) };
         let reading = Reading { recorded, detail: guards.detail(), threads, progress: &Progress::default() };
         let summary = replay(&reading, &Ask { guards: &guards, against: &[], by: &BY, pack: None }).unwrap();
-        assert_eq!((summary.runs, summary.broken_lines, summary.files_left_alone), (3, 0, 4), "{:?}", summary.broken);
+        let left_alone = if format.is_none() { 4 } else { 2 };
+        assert_eq!((summary.runs, summary.broken_lines, summary.files_left_alone), (3, 0, left_alone), "{:?}", summary.broken);
         let told = |of: &str| summary.notes.iter().find(|note| note.contains("these folders") && note.contains(of)).cloned();
         let archive = told("b.tar.gz is a tar archive: unpack it (tar xf) and read what comes of it");
         assert!(archive.as_ref().is_some_and(|note| note.starts_with("2 files in these folders were not read; ")), "{:?}", summary.notes);
         let unknown = told("d.json");
-        assert!(unknown.as_ref().is_some_and(|note| note.starts_with("2 files in these folders hold no runs")), "{:?}", summary.notes);
+        assert!(
+            format.is_some() || unknown.as_ref().is_some_and(|note| note.starts_with("2 files in these folders hold no runs")),
+            "{:?}",
+            summary.notes
+        );
     }
     let named = [path("c.parquet")];
     let summary = report(&named, 1, &guards(caps()), None);
     let problem = summary.broken.first().map(|broken| broken.problem.clone()).unwrap_or_default();
     assert!(problem.ends_with("c.parquet is a Parquet table: write it as lines of JSON and read what comes of it"), "{problem}");
+}
+
+#[cfg(unix)]
+#[test]
+fn pipes_devices_and_links_in_a_circle_hold_nothing_up_and_count_nothing_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::create_dir(path("sub")).unwrap();
+    std::fs::write(path("sub/a.jsonl"), "").unwrap();
+    std::os::unix::fs::symlink("..", path("sub/up")).unwrap();
+    std::os::unix::fs::symlink("sub", path("z")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", path("zero.jsonl")).unwrap();
+    std::os::unix::fs::symlink("nowhere.jsonl", path("gone.jsonl")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(path("pipe.jsonl")).status().unwrap().success());
+    assert_eq!(files_of(&[folder.path().to_owned()]).unwrap(), [path("gone.jsonl"), path("sub/a.jsonl")]);
+}
+
+#[test]
+fn what_sub_agents_did_is_told_with_the_project_of_their_session() {
+    let of = |file: &str| {
+        let run = Run { place: crate::trace::ReadAt { file: Path::new(file).into(), line: 1 }, ..many_runs(1).remove(0) };
+        By::Folder.of(&run).to_owned()
+    };
+    assert_eq!((of("p/-home-u-x/s.jsonl"), of("p/-home-u-x/s/subagents/agent-q.jsonl")), ("-home-u-x".into(), "-home-u-x".into()));
 }
 
 #[test]
