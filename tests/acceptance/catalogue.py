@@ -351,7 +351,9 @@ BLOCKS = (
           {"rung": "stop", "rule": "cycle", "count": 3},
           before=tuple(_pair(n, n % 3, "abc"[n % 3]) for n in range(8)), numbers=(3,)),
     Block("stall: nothing new", "stalled_no_news", STALL, _pair(0, 3, "d")[2], {"rung": "stop", "rule": "novelty", "count": 0},
-          before=tuple(_pair(n, args, "abcde"[args]) for n, args in enumerate((0, 1, 2, 3, 4, 0, 2, 1, 4, 0))), numbers=(0,)),
+          before=tuple(_pair(n, args, "abcde"[args]) for n, args in enumerate((0, 1, 2, 3, 4, 0, 2, 1, 4, 0))),
+          # Nothing is told by a word.
+          numbers=("none",)),
     Block("stall: the same error with other arguments", "stalled_same_error", STALL,
           {"session_id": "s", "tool": "sql", "args": 9, "error": "no such column: c9"},
           {"rung": "stop", "rule": "same_error", "count": 5},

@@ -38,8 +38,11 @@ pub(super) fn is_called_so(name: &str) -> bool {
     WRAPPINGS.iter().any(|wrapping| wrapping.ends.iter().any(|end| name.ends_with(end)))
 }
 
-/// What a file is by what it holds, once gzip is taken off.
+/// What a file is by what it holds, once gzip is taken off. Of a pipe nothing is taken: it can be read but once.
 pub(super) fn of(path: &Path) -> Option<Wrapping> {
+    if !path.is_file() {
+        return None;
+    }
     let mut start = Vec::new();
     trace::unpacked(path, &Arc::default()).ok()?.take(512).read_to_end(&mut start).ok()?;
     WRAPPINGS.into_iter().find(|wrapping| start.get(wrapping.at..).is_some_and(|start| start.starts_with(wrapping.mark)))
