@@ -362,11 +362,14 @@ impl Engine {
         let long_runs = known.get(&**asked.tenant);
         // One for all tries: what is decided again, because nobody knows what became of the first time, is the same decision.
         let decision_id = OnceLock::new();
+        // Made before others wait for the states; seldom is there a second try.
+        let mut input = Some(asked.operation.input(settings.log.store_text));
         let (answered, mut safe) = self
             .store
             .decide(&cells, |view| {
                 let decision_id = || *decision_id.get_or_init(|| self.ids.next(asked.now.as_millis()));
-                Self::step(&asked, &settings, places.len(), &repeats, (room.as_ref(), long_runs), &decision_id, view)
+                let input = || input.take().unwrap_or_else(|| asked.operation.input(settings.log.store_text));
+                Self::step(&asked, &settings, places.len(), &repeats, (room.as_ref(), long_runs), (&decision_id, input), view)
             })
             .await?;
         if room.is_some_and(|room| room.began()) {
@@ -384,7 +387,7 @@ impl Engine {
         kept_at: usize,
         repeats: &[Repeat<'_>],
         (room, long_runs): (Option<&Room>, Option<&LongRuns>),
-        decision_id: &dyn Fn() -> Id,
+        (decision_id, input): (&dyn Fn() -> Id, impl FnOnce() -> String),
         view: &View<'_>,
     ) -> Decided<Result<Answered, EngineError>> {
         // What was under way while its session was erased takes place after that.
@@ -450,7 +453,7 @@ impl Engine {
             outcome: ended.into(),
             reason: answer.reason.map(Named::Known),
             answer: logged,
-            input: operation.input(store_text),
+            input: input(),
             id: decision_id,
         };
         let mut changes: Vec<Change> =

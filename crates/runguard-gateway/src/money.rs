@@ -149,23 +149,26 @@ impl Books {
     }
 }
 
-/// Runs that are followed in memory: how far the bounds of their models were wrong. Their money and their trips are in the store.
+/// Runs that are remembered when none of their questions is under way: how far the bounds of their models were wrong. Their money and their
+/// trips are in the store, so of a run whose bounds held nothing is kept.
 const MOST_RUNS: usize = 20_000;
 /// How often one who waits for others looks again without being told.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
-    followed: Mutex<Followed>,
+    followed: Arc<Mutex<Followed>>,
     /// Something was settled: those who wait may fit.
     settled: Notify,
 }
 
-/// The runs, and in which order they leave: one for each that comes, so that nobody waits until thousands have left.
 #[derive(Debug, Default)]
 struct Followed {
     by_name: HashMap<Arc<str>, FollowedRun>,
+    /// In which order those leave that are remembered: one for each that comes, so that nobody waits until thousands have left.
     order: VecDeque<Arc<str>>,
+    /// The gateway looks for loops in what is told of a run, not in its calls: one detector that nothing is told stands for all.
+    loops: Loops,
 }
 
 #[derive(Debug)]
@@ -173,29 +176,70 @@ struct FollowedRun {
     run: Arc<Mutex<Run>>,
     /// Since it was last its turn to leave.
     was_asked: bool,
+    /// It stands in the order of those that leave.
+    is_remembered: bool,
+}
+
+/// A run while one of its questions is under way.
+#[derive(Debug)]
+struct UnderWay {
+    key: Arc<str>,
+    run: Arc<Mutex<Run>>,
+    followed: Arc<Mutex<Followed>>,
+}
+
+impl UnderWay {
+    fn locked(&self) -> MutexGuard<'_, Run> {
+        locked(&self.run)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let learned = self.locked().knows_its_bounds_wrong();
+        locked(&self.followed).left(&self.key, &self.run, learned);
+    }
 }
 
 impl Followed {
-    fn of(&mut self, tenant: &str, name: &str) -> Arc<Mutex<Run>> {
+    fn of(&mut self, tenant: &str, name: &str) -> (Arc<str>, Arc<Mutex<Run>>) {
         let key = [tenant, "\0", name].concat();
-        if let Some(followed) = self.by_name.get_mut(key.as_str()) {
-            followed.was_asked = true;
-            return followed.run.clone();
+        if let Some((key, followed)) = self.by_name.get_key_value(key.as_str()) {
+            let found = (key.clone(), followed.run.clone());
+            if let Some(followed) = self.by_name.get_mut(&found.0) {
+                followed.was_asked = true;
+            }
+            return found;
         }
-        self.make_room();
         let budget = ServiceBudget::paid_if_unsettled(name, Limits::default(), Unanswered::Refused);
-        let run = Arc::new(Mutex::new(Run::new(name, Ceilings::default(), Loops::default(), None, Some(Money::Service(budget)))));
+        let run = Arc::new(Mutex::new(Run::new(name, Ceilings::default(), self.loops.clone(), None, Some(Money::Service(budget)))));
         let key: Arc<str> = key.into();
-        self.order.push_back(key.clone());
-        self.by_name.insert(key, FollowedRun { run: run.clone(), was_asked: false });
-        run
+        self.by_name.insert(key.clone(), FollowedRun { run: run.clone(), was_asked: false, is_remembered: false });
+        (key, run)
+    }
+
+    /// One of its questions is over. What was learned of it is remembered.
+    fn left(&mut self, key: &Arc<str>, run: &Arc<Mutex<Run>>, learned: bool) {
+        /// Here, and in the question that is over.
+        const NOBODY_ELSE: usize = 2;
+        let Some(followed) = self.by_name.get_mut(key) else { return };
+        if followed.is_remembered || !Arc::ptr_eq(&followed.run, run) {
+            return;
+        }
+        if learned {
+            followed.is_remembered = true;
+            self.make_room();
+            self.order.push_back(key.clone());
+        } else if Arc::strong_count(run) <= NOBODY_ELSE {
+            self.by_name.remove(key);
+        }
     }
 
     /// The first that nobody asked for since it was last looked at leaves; one that is being asked stays.
     fn make_room(&mut self) {
         /// Where all of so many are in use, there is one more for now.
         const MOST_LOOKED_AT: usize = 16;
-        if self.by_name.len() < MOST_RUNS {
+        if self.order.len() < MOST_RUNS {
             return;
         }
         for _ in 0..MOST_LOOKED_AT {
@@ -207,7 +251,7 @@ impl Followed {
             }
             self.by_name.remove(&first);
             // Those that had to stay leave in the end.
-            if self.by_name.len() < MOST_RUNS {
+            if self.order.len() < MOST_RUNS {
                 return;
             }
         }
@@ -244,7 +288,7 @@ pub(crate) enum NotSetAside {
 /// A question whose price is set aside.
 #[derive(Debug)]
 pub(crate) struct SetAside {
-    run: Arc<Mutex<Run>>,
+    run: UnderWay,
     call: ModelCall,
     pub(crate) books: Books,
 }
@@ -257,8 +301,9 @@ impl SetAside {
 }
 
 impl Runs {
-    fn of(&self, tenant: &str, name: &str) -> Arc<Mutex<Run>> {
-        self.followed.lock().unwrap_or_else(PoisonError::into_inner).of(tenant, name)
+    fn of(&self, tenant: &str, name: &str) -> UnderWay {
+        let (key, run) = locked(&self.followed).of(tenant, name);
+        UnderWay { key, run, followed: self.followed.clone() }
     }
 
     /// Sets the most that a question may cost aside, in everything that limits it.
@@ -281,7 +326,7 @@ impl Runs {
                 may_fall_back: false,
             };
             let now = guards.now().ok_or(NotSetAside::Unavailable)?;
-            let mut progress = locked(&run).begin_model(asked, &price, now);
+            let mut progress = run.locked().begin_model(asked, &price, now);
             let mut books = Books::default();
             while let Progress::Ask(mut ask) = progress {
                 ask.at_shortest(wanted.shortest);
@@ -290,7 +335,7 @@ impl Runs {
                 if let Some(answer) = &heard {
                     books = Books::of(answer);
                 }
-                progress = locked(&run).heard(ask, heard);
+                progress = run.locked().heard(ask, heard);
             }
             let refusal = match progress {
                 Progress::Started(call) => return Ok(SetAside { run, call, books }),
@@ -298,7 +343,7 @@ impl Runs {
                 Progress::Done | Progress::Busy | Progress::Nudge(_) | Progress::Ask(_) => return Err(NotSetAside::Unavailable),
             };
             // What limits a run is in the store, and may be raised there: nothing of it is remembered here.
-            locked(&run).reset();
+            run.locked().reset();
             let is_set_aside = books.reserved_usd > 0.0 || books.reserved_tokens > 0;
             let refused = not_set_aside(refusal, is_set_aside, &priced_for(&wanted, &price));
             if is_last || !matches!(refused, NotSetAside::Busy { .. }) {
@@ -315,17 +360,17 @@ impl Runs {
         let millis = u64::try_from(guards.began.elapsed().as_millis()).ok();
         let settling = Guards { call: PassedCall { millis, ..guards.call.clone() }, ..guards.clone() };
         let used = at_the_dearer(used, call.model(), &guards.call.answered_by, &price);
-        let mut progress = locked(&run).finish_model(call, used, &price);
+        let mut progress = run.locked().finish_model(call, used, &price);
         while let Progress::Ask(ask) = progress {
             let answer = settling.ask(&ask.question).await;
             let heard = answer.as_deref().and_then(decision);
             if let Some(answer) = &heard {
                 books = Books::of(answer);
             }
-            progress = locked(&run).heard(ask, heard);
+            progress = run.locked().heard(ask, heard);
         }
         // A trip of the budget is found again by who asks next.
-        locked(&run).reset();
+        run.locked().reset();
         self.settled.notify_waiters();
         books
     }
@@ -387,9 +432,9 @@ fn not_set_aside(refusal: RunRefusal, is_set_aside: bool, priced_for: &str) -> N
     }
 }
 
-/// A panic elsewhere cannot leave a run half changed: its changes do not panic.
-fn locked(run: &Mutex<Run>) -> MutexGuard<'_, Run> {
-    run.lock().unwrap_or_else(PoisonError::into_inner)
+/// A panic elsewhere cannot leave a run, or their list, half changed: their changes do not panic.
+fn locked<T>(kept: &Mutex<T>) -> MutexGuard<'_, T> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -442,20 +487,55 @@ mod tests {
         assert!(matches!(broken, Used::BrokenOff { model: Some("gpt-4"), bytes: 4_000, .. }), "{broken:?}");
     }
 
+    fn asked(runs: &Runs, name: &str, bytes: u64) {
+        let run = runs.of("t", name);
+        let price = |model: &str, usage: &Usage| Prices::bundled().cost(model, usage, &UnknownModel::Error).map(|(cost, _)| cost);
+        let prompt = Prompt { bytes, attachments: 0 };
+        let (model, max_output, choices) = ("gpt-4o", Some(10), 1);
+        let asked = ModelQuestion { model, prompt, max_output, choices, has_waited: true, asks_again: false, may_fall_back: false };
+        let Progress::Ask(ask) = run.locked().begin_model(asked, &price, Timestamp::from_millis(0)) else { panic!("nothing is asked") };
+        let answer = decision(r#"{"allow": true, "reservation_id": "r"}"#);
+        let Progress::Started(call) = run.locked().heard(ask, answer) else { panic!("it does not begin") };
+        let used = Used::Counted { model: None, usage: &Usage::new(100, 10) };
+        let Progress::Ask(ask) = run.locked().finish_model(call, used, &price) else { panic!("it is not settled") };
+        assert!(matches!(run.locked().heard(ask, decision(r#"{"recorded": true}"#)), Progress::Done));
+    }
+
+    #[test]
+    fn a_run_whose_bounds_held_is_not_remembered() {
+        let runs = Runs::default();
+        let known = |name: &str| locked(&runs.followed).by_name.contains_key(["t\0", name].concat().as_str());
+        asked(&runs, "held", 1_000);
+        asked(&runs, "wrong", 10);
+        assert_eq!((known("held"), known("wrong")), (false, true));
+        let (first, second) = (runs.of("t", "both"), runs.of("t", "both"));
+        assert!(Arc::ptr_eq(&first.run, &second.run), "its questions beside one another know the same");
+        drop(first);
+        assert!(known("both"), "one of them is under way");
+        drop(second);
+        assert!(!known("both"));
+    }
+
     #[test]
     fn of_too_many_runs_those_leave_that_nobody_asks_for() {
-        let mut followed = Followed::default();
-        let busy = followed.of("t", "busy");
-        let known = Arc::downgrade(&followed.of("t", "known"));
+        let runs = Runs::default();
+        let learned = |name: &str| {
+            let run = runs.of("t", name);
+            locked(&runs.followed).left(&run.key, &run.run, true);
+            run
+        };
+        let busy = learned("busy");
+        let known = Arc::downgrade(&learned("known").run);
         for number in 0..3 * MOST_RUNS {
-            followed.of("t", &number.to_string());
+            drop(learned(&number.to_string()));
             if number.is_multiple_of(1_000) {
-                assert!(known.upgrade().is_some_and(|known| Arc::ptr_eq(&known, &followed.of("t", "known"))), "{number}");
+                assert!(known.upgrade().is_some_and(|known| Arc::ptr_eq(&known, &runs.of("t", "known").run)), "{number}");
             }
+            let followed = locked(&runs.followed);
             assert!(followed.by_name.len() <= MOST_RUNS && followed.order.len() == followed.by_name.len());
         }
-        assert!(Arc::ptr_eq(&busy, &followed.of("t", "busy")), "whoever is asked stays");
-        let is_there = |name: &str| followed.by_name.contains_key(["t\0", name].concat().as_str());
+        assert!(Arc::ptr_eq(&busy.run, &runs.of("t", "busy").run), "whoever is asked stays");
+        let is_there = |name: &str| locked(&runs.followed).by_name.contains_key(["t\0", name].concat().as_str());
         assert_eq!((is_there("0"), is_there("59999")), (false, true));
     }
 }

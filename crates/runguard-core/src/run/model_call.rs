@@ -330,6 +330,11 @@ impl Run {
         }
     }
 
+    /// Whether a call has cost more than its bound, so that later bounds are raised.
+    pub fn knows_its_bounds_wrong(&self) -> bool {
+        self.model_calls_made.most_raised_by > AS_IT_IS
+    }
+
     /// How many calls were billed by counting bytes, because the provider did not say.
     pub fn estimated_calls(&self) -> u64 {
         self.model_calls_made.estimated

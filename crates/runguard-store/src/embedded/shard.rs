@@ -5,12 +5,15 @@ use crate::key::{Family, Key};
 use crate::log::ERASED;
 use crate::store::{Rules, SlotState};
 use hashbrown::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Enough that two requests rarely meet, few enough to lock all of them when the disk refuses something.
 pub(crate) const SHARDS: usize = 64;
 /// Slots of one entry. At the bound the one written longest ago is forgotten.
 const MAX_SLOTS: usize = 1024;
+/// How often it is looked whether a shard is free before its lock is waited for asleep, and how long between: some ten microseconds in all.
+const LOOKS: usize = 40;
+const BETWEEN_LOOKS: usize = 8;
 
 /// One entry in memory.
 #[derive(Debug, Default)]
@@ -131,6 +134,15 @@ impl Shards {
     }
 
     pub(crate) fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
+        // Whoever decides holds it for a few microseconds: less than it takes to be put to sleep and woken again. A budget that all share, as that
+        // of a day, is wanted by two threads at once all the time.
+        for _ in 0..LOOKS {
+            match self.0[index].try_lock() {
+                Ok(shard) => return shard,
+                Err(TryLockError::Poisoned(shard)) => return shard.into_inner(),
+                Err(TryLockError::WouldBlock) => (0..BETWEEN_LOOKS).for_each(|_| std::hint::spin_loop()),
+            }
+        }
         // A panic under the lock is a bug in a guard; the states before it are still right.
         self.0[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
