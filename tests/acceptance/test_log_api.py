@@ -117,7 +117,7 @@ def test_the_tenant_filter(day):
 
 
 @pytest.mark.parametrize("query", [
-    "limit=1001", "limit=0", "limit=-1", "limit=many", "since=soon", "until=1/2/2026", "format=xml", "cursor=nonsense",
+    "limit=1&limit=1000", "tenant=a&tenant=b", "limit=1001", "limit=0", "limit=-1", "limit=many", "since=soon", "until=1/2/2026", "format=xml", "cursor=nonsense",
     "outcome=maybe", "guard=unknown_guard", "kind=other",
 ])
 def test_a_filter_that_means_nothing_is_an_error(day, query):

@@ -8,14 +8,16 @@ use hyper::HeaderMap;
 use hyper::header::{self, AUTHORIZATION, HOST, HeaderName, HeaderValue, ORIGIN};
 use std::net::IpAddr;
 
-/// The key of a request: `Authorization: Bearer …`, or `x-api-key: …`.
+/// The key of a request: `Authorization: Bearer …`, or `x-api-key: …`. Of two in one place nobody can say which was meant: that is none.
 pub fn token(headers: &HeaderMap) -> Option<&str> {
-    if let Some(value) = headers.get(AUTHORIZATION) {
-        let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    if headers.contains_key(AUTHORIZATION) {
+        let (scheme, token) = only(headers, &AUTHORIZATION)?.split_once(' ')?;
         return scheme.eq_ignore_ascii_case("bearer").then_some(token.trim());
     }
-    headers.get("x-api-key")?.to_str().ok().map(str::trim)
+    only(headers, &API_KEY).map(str::trim)
 }
+
+static API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// What proxies add.
 static FORWARDED: [HeaderName; 3] = [header::FORWARDED, HeaderName::from_static("x-forwarded-for"), HeaderName::from_static("x-real-ip")];
@@ -69,6 +71,18 @@ mod tests {
             map.append(*name, HeaderValue::from_static(value));
         }
         map
+    }
+
+    #[test]
+    fn of_two_keys_none_counts() {
+        let of = |pairs: &[(&'static str, &'static str)]| token(&headers(pairs)).map(str::to_owned);
+        let (bearer, other) = (("authorization", "Bearer rg_a"), ("authorization", "Bearer rg_b"));
+        assert_eq!(of(&[bearer]).as_deref(), Some("rg_a"));
+        assert_eq!(of(&[("x-api-key", " rg_a ")]).as_deref(), Some("rg_a"));
+        assert_eq!(of(&[bearer, ("x-api-key", "rg_b")]).as_deref(), Some("rg_a"), "a client of Anthropic's may send both");
+        for two in [[bearer, other], [bearer, bearer], [("x-api-key", "rg_a"), ("x-api-key", "rg_b")]] {
+            assert_eq!(of(&two), None, "{two:?}");
+        }
     }
 
     #[test]

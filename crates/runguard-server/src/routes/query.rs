@@ -79,6 +79,10 @@ pub(crate) fn query(raw: Option<&str>, known: &[&str]) -> Result<HashMap<String,
         if !known.contains(&name.as_str()) {
             return Err(none_of(&name, "is not known here", &name, known));
         }
+        // Which of two was meant nobody can say, and one of them may be the tenant.
+        if values.contains_key(&name) {
+            return Err(Problem::query(&name, "is given more than once; give it once"));
+        }
         values.insert(name, value);
     }
     values.retain(|_, value| !value.is_empty());
