@@ -486,11 +486,8 @@ impl Inner {
 
     /// Waits until the log has everything that was decided before. `false`: not in time.
     async fn caught_up(&self, patience: Duration) -> bool {
+        let generation = self.health.generation.load(Ordering::Acquire);
         let Ok(latest) = self.link.latest().await else { return false };
-        // The streams of a database that was emptied say nothing.
-        if !self.is_the_one_we_know().await {
-            return false;
-        }
         let reached = async {
             loop {
                 if let Ok(positions) = self.log.positions(self.partitions).await
@@ -502,7 +499,13 @@ impl Inner {
             }
         };
         let _awaited = Awaited::new(&self.log_awaited);
-        tokio::time::timeout(patience, reached).await.is_ok()
+        let is_reached = tokio::time::timeout(patience, reached).await.is_ok();
+        // Last: the streams of a database that was emptied say nothing, and of one that was emptied meanwhile the log has read what was written to
+        // the next one since. That stands later in the streams than what is missing.
+        is_reached
+            && self.is_the_one_we_know().await
+            && !self.health.is_unbuilt()
+            && generation == self.health.generation.load(Ordering::Acquire)
     }
 
     /// Whether this node is the one that does something for all; asked again before the time is up.

@@ -172,6 +172,35 @@ async fn an_erasure_that_was_finished_meanwhile_takes_nothing_of_the_new_life() 
     assert_eq!((anew.log_rows, rows_and_sum(node, GONE).await), (2, (0, 0)), "asked for once more it goes");
 }
 
+/// What a database lost, and its node sends again a moment later, is not said to be nothing: the streams of the next one are further than its own
+/// were.
+#[tokio::test(start_paused = true)]
+async fn an_erasure_waits_for_no_other_database_than_the_one_it_asked() {
+    let (together, node, stall) = with_one_that_stops().await;
+    let (link, other) = (&together.link, together.nodes[0].clone());
+    other.erase_session(TENANT, GONE, erasure(&other)).await.unwrap().unwrap();
+    together.log.set_log_fault(LogFault::Away);
+    assert_eq!(count(&node, &[GONE]).await, (1, StoreHealth::Sound));
+    let asked = tokio::spawn({
+        let other = other.clone();
+        async move { other.erase_session(TENANT, GONE, erasure(&other)).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    stall.after(0);
+    link.empty();
+    together.log.set_log_fault(LogFault::Sound);
+    // The streams of the new one go on from here.
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        count(&together.nodes[1], &["stays"]).await;
+    }
+    stall.is_over();
+    let ended = asked.await.unwrap();
+    tokio::time::sleep(FINISHED).await;
+    assert_eq!(rows_and_sum(&other, GONE).await, (1, 1));
+    assert!(ended.is_err(), "it was there, and is: {ended:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_erasure_that_is_given_up_leaves_nothing_behind() {
     let together = Together::new(2).await;
