@@ -59,6 +59,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use taking::Asked;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use unconfirmed::Unconfirmed;
@@ -787,13 +788,18 @@ impl Cluster {
     }
 
     pub async fn erase_session(&self, tenant: &str, session: &str, row: Row) -> Result<Option<Erased>, StoreError> {
-        taking::erase(&self.inner, tenant, session, row).await
+        taking::erase(&self.inner, tenant, session, Asked { row, earlier: None }).await
+    }
+
+    /// Goes on with an erasure that an earlier try had begun, as far as anybody knows, unless the session was erased since.
+    pub async fn go_on_erasing(&self, tenant: &str, session: &str, row: Row, earlier: i64) -> Result<Option<Erased>, StoreError> {
+        taking::erase(&self.inner, tenant, session, Asked { row, earlier: Some(earlier) }).await
     }
 
     /// When this session was last erased, as the log tells, whoever asked for it.
     pub async fn erased_at(&self, tenant: &str, session: &str) -> Result<Option<i64>, StoreError> {
         let number = self.inner.names.session_number(tenant, session);
-        Ok(self.inner.log.erasures().await?.into_iter().filter(|(other, _)| *other == number).map(|(_, at)| at).max())
+        self.inner.log.erasure_of(number).await
     }
 
     /// Erasures that this node finished for others since this was last asked.
