@@ -18,7 +18,7 @@ use runguard_core::Timestamp;
 use runguard_core::row::Action;
 use runguard_store::cluster::link::{NodesSeen, Said};
 use runguard_store::cluster::{Finished, Place};
-use runguard_store::{Cluster, Erased, Family, Key, LOG_FILE, Names, Order, Row, RowFilter, Store, StoreError};
+use runguard_store::{Cluster, Erased, Family, Key, LOG_FILE, Names, Order, Row, RowFilter, Store, StoreError, Unfinished};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -327,7 +327,7 @@ impl Engine {
     /// A session that is asked to go while an earlier erasure of it waits, or was finished by another node, may have begun anew since: then that
     /// goes too, and all begins again. Otherwise the caller asks how it stands.
     async fn remove_new_life(&self, notes: &mut Notes, note: &mut Note, now: Timestamp) -> Result<Removed, StoreError> {
-        let mut again = Note { step: Step::Remove, at: now.as_millis(), row: self.new_id(now), ..note.clone() };
+        let mut again = Note { step: Step::Remove, at: now.as_millis(), row: self.new_id(now), earlier: None, ..note.clone() };
         let removed = match self.remove(notes, &mut again, true).await {
             Err(_) if again.step != Step::Remove => Removed::UNFINISHED,
             removed => removed?,
@@ -359,7 +359,7 @@ impl Engine {
         // Earlier versions noted no row, nor does one that only follows.
         let id = if note.row.is_empty() { self.new_id(Timestamp::from_millis(note.at)) } else { note.row.clone() };
         let row = erasure_row(&note.tenant, note.at, id);
-        let took_place = if is_new { None } else { self.took_place(note, &row).await? };
+        let took_place = if is_new { None } else { self.logged(note).await? };
         let erased = match (&note.whose, &self.store) {
             (Whose::Session(_), _) if took_place.is_some() => took_place.map(|row| Erased { log_rows: 0, row, unfinished: None }),
             (Whose::Session(session), Store::Cluster(cluster)) => self.erase_shared(cluster, notes, note, session, row).await?,
@@ -373,12 +373,13 @@ impl Engine {
             (Whose::Key(_), Store::Embedded(_) | Store::Memory(_)) => None,
         };
         if let Some(Erased { row, unfinished, .. }) = &erased {
-            if let (Some(why), Step::Remove) = (unfinished, note.step) {
+            if let (Some(Unfinished { why, .. }), Step::Remove) = (unfinished, note.step) {
                 tracing::warn!(why, "an erasure has begun and cannot be finished yet; it is finished behind");
             }
-            if note.step == Step::Remove || (note.at, &note.row) != (row.at, &row.id) {
+            let earlier = unfinished.as_ref().and_then(|unfinished| unfinished.earlier).or(note.earlier);
+            if note.step == Step::Remove || (note.at, &note.row, note.earlier) != (row.at, &row.id, earlier) {
                 // Whatever fails from here on, it is not said that nothing was done. Of two in one go there is one row.
-                (note.at, note.row) = (row.at, row.id.clone());
+                (note.at, note.row, note.earlier) = (row.at, row.id.clone(), earlier);
                 notes.set_step(note, Step::Begun).await?;
             }
             if unfinished.is_some() {
@@ -416,16 +417,6 @@ impl Engine {
         let filter =
             RowFilter { tenant: Some(note.tenant.clone()), session: Some(session.clone()), since: Some(since), ..RowFilter::default() };
         Ok(note.step == Step::Remove && !self.store.rows(filter, Order::NewestFirst, None, 1).await?.is_empty())
-    }
-
-    /// What tells of an erasure that an earlier try, or an earlier life of the service, has noted, where nothing is left to do: the log has its
-    /// row, or another one took the session since. Then it was not written that this one began, though nobody could know that.
-    async fn took_place(&self, note: &Note, row: &Row) -> Result<Option<Row>, StoreError> {
-        if let Some(logged) = self.logged(note).await? {
-            return Ok(Some(logged));
-        }
-        let since = self.erased_by_another_at(note).await?.filter(|at| *at >= note.at);
-        Ok(since.map(|at| Row { at, ..row.clone() }))
     }
 
     /// When the session of one that was begun, as far as anybody knows, was last erased.
@@ -590,7 +581,18 @@ impl Engine {
         session: &str,
         row: Row,
     ) -> Result<Option<Erased>, StoreError> {
-        let mut erased = std::pin::pin!(cluster.erase_session(&note.tenant, session, row));
+        let erased = async {
+            match note.step {
+                // It may not be written that it began, and somebody else may have erased the session since. An earlier version, or who could not
+                // ask, noted nothing: then one that was asked for earlier is taken for none.
+                Step::Begun => {
+                    let earlier = note.earlier.unwrap_or(note.at.saturating_sub(1));
+                    cluster.go_on_erasing(&note.tenant, session, row, earlier).await
+                }
+                Step::Remove | Step::Overwrite | Step::Others => cluster.erase_session(&note.tenant, session, row).await,
+            }
+        };
+        let mut erased = std::pin::pin!(erased);
         loop {
             tokio::select! {
                 biased;

@@ -59,6 +59,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use taking::Asked;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use unconfirmed::Unconfirmed;
@@ -486,11 +487,8 @@ impl Inner {
 
     /// Waits until the log has everything that was decided before. `false`: not in time.
     async fn caught_up(&self, patience: Duration) -> bool {
+        let generation = self.health.generation.load(Ordering::Acquire);
         let Ok(latest) = self.link.latest().await else { return false };
-        // The streams of a database that was emptied say nothing.
-        if !self.is_the_one_we_know().await {
-            return false;
-        }
         let reached = async {
             loop {
                 if let Ok(positions) = self.log.positions(self.partitions).await
@@ -502,7 +500,13 @@ impl Inner {
             }
         };
         let _awaited = Awaited::new(&self.log_awaited);
-        tokio::time::timeout(patience, reached).await.is_ok()
+        let is_reached = tokio::time::timeout(patience, reached).await.is_ok();
+        // Last: the streams of a database that was emptied say nothing, and of one that was emptied meanwhile the log has read what was written to
+        // the next one since. That stands later in the streams than what is missing.
+        is_reached
+            && self.is_the_one_we_know().await
+            && !self.health.is_unbuilt()
+            && generation == self.health.generation.load(Ordering::Acquire)
     }
 
     /// Whether this node is the one that does something for all; asked again before the time is up.
@@ -784,13 +788,18 @@ impl Cluster {
     }
 
     pub async fn erase_session(&self, tenant: &str, session: &str, row: Row) -> Result<Option<Erased>, StoreError> {
-        taking::erase(&self.inner, tenant, session, row).await
+        taking::erase(&self.inner, tenant, session, Asked { row, earlier: None }).await
+    }
+
+    /// Goes on with an erasure that an earlier try had begun, as far as anybody knows, unless the session was erased since.
+    pub async fn go_on_erasing(&self, tenant: &str, session: &str, row: Row, earlier: i64) -> Result<Option<Erased>, StoreError> {
+        taking::erase(&self.inner, tenant, session, Asked { row, earlier: Some(earlier) }).await
     }
 
     /// When this session was last erased, as the log tells, whoever asked for it.
     pub async fn erased_at(&self, tenant: &str, session: &str) -> Result<Option<i64>, StoreError> {
         let number = self.inner.names.session_number(tenant, session);
-        Ok(self.inner.log.erasures().await?.into_iter().filter(|(other, _)| *other == number).map(|(_, at)| at).max())
+        self.inner.log.erasure_of(number).await
     }
 
     /// Erasures that this node finished for others since this was last asked.

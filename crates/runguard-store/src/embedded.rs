@@ -30,7 +30,7 @@ use crate::error::{OpenError, StoreError};
 use crate::key::{Family, Key, Names};
 use crate::log::{encode_effects, encode_erasure};
 use crate::scrub::Checkpoint;
-use crate::store::{Cell, Decided, Erased, FEW, Labelled, Rules, Safe, SlotState, View};
+use crate::store::{Cell, Decided, Erased, FEW, Labelled, Rules, Safe, SlotState, Unfinished, View};
 use runguard_core::row::{Effect, Row};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
@@ -318,7 +318,7 @@ impl Embedded {
                 Ok(None) => return Ok((!is_first).then_some(erased)),
                 Err(error) if is_first => return Err(error),
                 Err(error) => {
-                    erased.unfinished = Some(error.to_string());
+                    erased.unfinished = Some(Unfinished { why: error.to_string(), earlier: None });
                     return Ok(Some(erased));
                 }
             }

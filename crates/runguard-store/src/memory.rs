@@ -30,6 +30,8 @@ struct MemoryTables {
     /// As the log of a cluster: how far each stream was read.
     positions: BTreeMap<u16, EntryId>,
     erased: BTreeMap<i64, i64>,
+    /// The rows that tell of it, of every session in their order.
+    erasures_told: Vec<(i64, String)>,
     log_fault: LogFault,
 }
 
@@ -125,6 +127,12 @@ impl Memory {
         self.inner.lock().erased.get(&Names::PLAIN.session_number(tenant, session)).copied()
     }
 
+    /// As the log of a simulated cluster: the rows that tell of a session's erasures, in their order.
+    pub fn erasures_told(&self, tenant: &str, session: &str) -> Vec<String> {
+        let number = Names::PLAIN.session_number(tenant, session);
+        self.inner.lock().erasures_told.iter().filter(|(other, _)| *other == number).map(|(_, id)| id.clone()).collect()
+    }
+
     /// Which database the log was last built into.
     pub fn generation(&self) -> EntryId {
         self.inner.lock().positions.get(&GENERATION_AT).copied().unwrap_or_default()
@@ -214,7 +222,8 @@ impl Memory {
         let ahead = held.rows.iter().map(|kept| &kept.row).filter(|other| goes(other) && other.at > row.at);
         let taken: Vec<(i64, i64)> = ahead.map(|other| (Names::row_number(&other.id), other.at)).collect();
         held.erased.extend(taken);
-        let at = held.erased.entry(Names::PLAIN.session_number(tenant, session)).or_insert(row.at);
+        let number = Names::PLAIN.session_number(tenant, session);
+        let at = held.erased.entry(number).or_insert(row.at);
         *at = row.at.max(*at);
         let before = held.rows.len();
         held.rows.retain(|kept| !goes(&kept.row));
@@ -223,13 +232,22 @@ impl Memory {
         held.positions.insert(ERASED_AT, moved);
         // Whoever else goes on with the same erasure may have told of it, with a time of its own.
         if !held.rows.iter().any(|kept| kept.row.id == row.id) {
+            held.erasures_told.push((number, row.id.clone()));
             self.inner.append(&mut held, row, Vec::new());
         }
         Ok(Some(log_rows))
     }
 
     pub(crate) async fn erasures(&self) -> Result<Vec<(i64, i64)>, StoreError> {
-        Ok(self.inner.lock().erased.iter().map(|(number, at)| (*number, *at)).collect())
+        let held = self.inner.lock();
+        held.as_log()?;
+        Ok(held.erased.iter().map(|(number, at)| (*number, *at)).collect())
+    }
+
+    pub(crate) async fn erasure_of(&self, session: i64) -> Result<Option<i64>, StoreError> {
+        let held = self.inner.lock();
+        held.as_log()?;
+        Ok(held.erased.get(&session).copied())
     }
 
     pub(crate) async fn effects_since(

@@ -90,8 +90,17 @@ pub struct Erased {
     pub log_rows: usize,
     /// What tells of it in the log: another row than was asked for where it went on with an erasure that somebody had left.
     pub row: Row,
-    /// Something went, and not all of it yet: why. Nobody decides for the session on shared states until it is finished.
-    pub unfinished: Option<String>,
+    /// Something went, or may have gone, and not all of it yet. Nobody decides for the session on shared states until it is finished.
+    pub unfinished: Option<Unfinished>,
+}
+
+/// What an erasure waits for that has begun, as far as anybody knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unfinished {
+    pub why: String,
+    /// When the session was last erased before, as the log told while nobody else could erase it; `i64::MIN`: never. Has it been erased since,
+    /// what is there of it is a new life. `None`: the log could not be asked.
+    pub earlier: Option<i64>,
 }
 
 /// How long a state can matter after it was last written.

@@ -48,6 +48,9 @@ pub(super) struct Note {
     /// those of what other nodes announced.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(super) row: String,
+    /// Of one that has begun on shared states: when the session was last erased before. Where it was erased since, there is nothing left to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) earlier: Option<i64>,
     /// The name of its file.
     #[serde(skip)]
     pub(super) number: u64,
@@ -110,7 +113,7 @@ impl Notes {
             // No chance is in a simulation.
             Place::Memory(_) => self.all.iter().map(|note| note.number).max().unwrap_or(0) + 1,
         };
-        let note = Note { tenant: tenant.to_owned(), whose, at, step: Step::Remove, row, number };
+        let note = Note { tenant: tenant.to_owned(), whose, at, step: Step::Remove, row, earlier: None, number };
         self.all.push(note.clone());
         let written = self.write(name_of(&note), &note).await;
         if written.is_err() {

@@ -90,6 +90,7 @@ pub(crate) async fn check(world: &World) -> Result<(), String> {
     limits(world, &risks)?;
     limits_after_erasures(world, &rows, &risks)?;
     refused_erasures_took_nothing(world, &rows)?;
+    promised_erasures_take_no_later_life(world)?;
     sound_answers_know_what_was_decided_alone(world)?;
     replay_tape(world, &risks)?;
     repeated_requests(world, &risks).await?;
@@ -281,6 +282,18 @@ fn refused_erasures_took_nothing(world: &World, rows: &[Row]) -> Result<(), Stri
         // When another one was finished that had begun earlier nobody knows.
         if let Some(id) = gone.filter(|_| !told.is_erased_after(&attempt.tenant, &attempt.session, attempt.began, i64::MAX)) {
             return Err(format!("{id} is gone, though the erasure of {} at {} was refused", attempt.session, attempt.began));
+        }
+    }
+    Ok(())
+}
+
+/// One of which somebody was told that it has begun takes nothing of what came after another one.
+fn promised_erasures_take_no_later_life(world: &World) -> Result<(), String> {
+    for promise in world.told().promises.iter().filter(|promise| !is_excused(world, &promise.session)) {
+        let told = world.network.log.erasures_told(&promise.tenant, &promise.session);
+        let Some(place) = told.iter().position(|id| *id == promise.row) else { continue };
+        if place > promise.before {
+            return Err(format!("{} was to go, and went once more after {:?}: {promise:?}", promise.session, &told[promise.before..place]));
         }
     }
     Ok(())

@@ -137,11 +137,23 @@ pub(crate) struct Attempt {
     pub(crate) ended: Option<(i64, Heard)>,
 }
 
+/// Somebody was told that an erasure has begun.
+#[derive(Debug)]
+pub(crate) struct Promise {
+    pub(crate) tenant: Arc<str>,
+    pub(crate) session: String,
+    /// What is to tell of it in the log.
+    pub(crate) row: String,
+    /// How many erasures of the session the log told of then.
+    pub(crate) before: usize,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     pub(crate) given: Vec<Given>,
     pub(crate) erasures: Vec<Erasure>,
     pub(crate) attempts: Vec<Attempt>,
+    pub(crate) promises: Vec<Promise>,
     /// Operators' changes that were confirmed.
     pub(crate) controls: usize,
     /// Requests that a crash cut off, by life.
@@ -292,9 +304,15 @@ impl World {
             world.told().faults.push(format!("begins with {:?}", world.nodes().iter().map(|node| node.version).collect::<Vec<_>>()));
         }
         let rolling = is_mixed.then(|| tokio::spawn(world.clone().change_versions(versions)));
+        // Drawn apart as well.
+        let mut together = Chance::new(seed, 5);
+        let erased_together = together.in_thousand(200).then(|| tokio::spawn(world.clone().erase_together(together)));
         let faults = tokio::spawn(world.clone().go_wrong(chance.clone()));
         world.clone().ask_around(Chance::new(seed, 3)).await;
         faults.await.map_err(|error| error.to_string())?;
+        if let Some(erased_together) = erased_together {
+            erased_together.await.map_err(|error| error.to_string())?;
+        }
         if let Some(rolling) = rolling {
             rolling.await.map_err(|error| error.to_string())?;
             world.end_upgrade().await;
@@ -350,6 +368,17 @@ impl World {
             Place::Folder(_) => 0,
         };
         self.nodes().iter().map(read).collect()
+    }
+
+    /// What is to tell of an erasure that a node has noted.
+    fn noted_row(&self, node: usize, tenant: &str, session: &str) -> Option<String> {
+        let nodes = self.nodes();
+        let Place::Memory(files) = &nodes[node].notes else { return None };
+        let files = files.lock().unwrap();
+        let notes = files.iter().filter(|(name, _)| name.contains(".json"));
+        let notes = notes.map(|(_, text)| serde_json::from_slice::<Value>(text).unwrap());
+        let mut of_session = notes.filter(|note| note["tenant"] == tenant && note["whose"]["session"] == session);
+        of_session.find_map(|note| note["row"].as_str().map(str::to_owned))
     }
 
     pub(crate) fn engines(&self) -> Vec<Arc<Engine>> {
@@ -486,6 +515,38 @@ impl World {
         if !left.is_empty() {
             tokio::time::sleep(LAST_MESSAGE).await;
         }
+    }
+
+    /// Two nodes are asked for an erasure of one session, and the second one is cut off for a moment while it goes.
+    async fn erase_together(self: Arc<Self>, mut chance: Chance) {
+        let end = Instant::now() + Duration::from_millis(LASTS_MILLIS);
+        loop {
+            tokio::time::sleep(chance.millis(200, 4_000)).await;
+            if Instant::now() >= end {
+                return;
+            }
+            let count = self.nodes().len() as u64;
+            let first = chance.below(count);
+            let second = (first + 1 + chance.below(count - 1)) % count;
+            let tenant: Arc<str> = if chance.in_thousand(700) { "acme" } else { "globex" }.into();
+            let session = format!("{ERASABLE}{}", chance.below(2));
+            for node in [first, second] {
+                self.ask_to_erase(node as usize, tenant.clone(), session.clone());
+                tokio::time::sleep(chance.millis(0, 30)).await;
+            }
+            tokio::time::sleep(chance.millis(0, 100)).await;
+            self.network.cut_off(second as usize);
+            tokio::time::sleep(chance.millis(10, 400)).await;
+            self.network.reconnect(second as usize);
+        }
+    }
+
+    fn ask_to_erase(self: &Arc<Self>, node: usize, tenant: Arc<str>, session: String) {
+        let mut nodes = self.nodes();
+        let Some(engine) = nodes[node].engine.clone() else { return };
+        let (world, life) = (self.clone(), nodes[node].life.number);
+        let caller = tokio::spawn(async move { world.erase(&engine, life, tenant, session).await }).abort_handle();
+        nodes[node].callers.push(caller);
     }
 
     async fn go_wrong(self: Arc<Self>, mut chance: Chance) {
@@ -779,6 +840,7 @@ impl World {
             told.attempts.push(Attempt { tenant, session, life, began, rows, ended: None });
             told.attempts.len() - 1
         };
+        self.network.trace(("asked to erase", life, &tenant, &session));
         let now = engine.clock.read(None).unwrap();
         let erased = engine.erase_session(&tenant, &session, now).await;
         let ended = self.network.database.millis();
@@ -789,6 +851,13 @@ impl World {
             Err(_) => Heard::Refused,
         };
         told.attempts[number].ended = Some((ended, heard));
+        self.network.trace(("of an erasure is told", life, &session, format!("{erased:?}")));
+        if heard == Heard::Begun {
+            let node = told.lives[&life].0;
+            let before = self.network.log.erasures_told(&tenant, &session).len();
+            let promised = self.noted_row(node, &tenant, &session);
+            told.promises.extend(promised.map(|row| Promise { tenant: tenant.clone(), session: session.clone(), row, before }));
+        }
         if heard == Heard::Done && matches!(erased, Ok(Some(_))) {
             told.erasures.push(Erasure { session: session.clone(), rows: all, life });
             drop(told);

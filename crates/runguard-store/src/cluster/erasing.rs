@@ -43,7 +43,7 @@ const IN_TURN: Duration = Duration::from_secs(5);
 /// Clocks of nodes are apart by less.
 pub(super) const APART_MILLIS: i64 = 1_000;
 /// Nothing was erased yet.
-const NEVER: i64 = i64::MIN;
+pub(super) const NEVER: i64 = i64::MIN;
 const NOT_IN_TURN: &str = "another node erases this session at the same time; try again";
 const LOST: &str = "it took so long that the session is decided for again, or that another node goes on with it; try again";
 
@@ -345,6 +345,8 @@ pub(super) struct Held {
     by: Token,
     /// What it goes on with: somebody else had left it.
     left: OnceLock<Going>,
+    /// When the session was last erased before.
+    earlier: OnceLock<i64>,
     /// Something goes.
     is_going: AtomicBool,
     is_over: AtomicBool,
@@ -381,8 +383,8 @@ fn held_for_millis(inner: &Inner) -> i64 {
 /// Nobody else erases this session from here on. `None`: there is nothing to hold.
 pub(super) async fn hold(inner: &Arc<Inner>, session: Key, wanted: Hold) -> Result<Option<Held>, StoreError> {
     let is = |is| AtomicBool::new(is);
-    let (by, left, seen) = (inner.token(), OnceLock::new(), u64::MAX.into());
-    let held = Held { inner: inner.clone(), session, by, left, is_going: is(false), is_over: is(false), seen };
+    let (by, left, earlier, seen) = (inner.token(), OnceLock::new(), OnceLock::new(), u64::MAX.into());
+    let held = Held { inner: inner.clone(), session, by, left, earlier, is_going: is(false), is_over: is(false), seen };
     let began = Instant::now();
     while !held.begin(wanted).await.map_err(not_written)? {
         if wanted == Hold::IfLeft {
@@ -411,6 +413,16 @@ impl Held {
     /// What somebody had left, and this goes on with.
     pub(super) fn left(&self) -> Option<&Going> {
         self.left.get()
+    }
+
+    /// When the session was last erased before, as the log tells: nobody else erases it meanwhile.
+    pub(super) async fn learn_earlier(&self, session_number: i64) -> Result<i64, StoreError> {
+        let at = self.inner.log.erasure_of(session_number).await?;
+        Ok(*self.earlier.get_or_init(|| at.unwrap_or(NEVER)))
+    }
+
+    pub(super) fn earlier(&self) -> Option<i64> {
+        self.earlier.get().copied()
     }
 
     /// Not of a database whose states are being built: rows are still sent to it again.
@@ -590,8 +602,8 @@ impl Drop for Held {
         }
         let is = |is| AtomicBool::new(is);
         let (inner, session, by) = (self.inner.clone(), self.session, self.by);
-        let left = OnceLock::new();
-        let left = Self { inner, session, by, left, is_going: is(self.is_going()), is_over: is(true), seen: u64::MAX.into() };
+        let (left, earlier) = (OnceLock::new(), OnceLock::new());
+        let left = Self { inner, session, by, left, earlier, is_going: is(self.is_going()), is_over: is(true), seen: u64::MAX.into() };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move { drop(left.give_up().await) });
         }

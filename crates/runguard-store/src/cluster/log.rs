@@ -153,6 +153,11 @@ impl ClusterLog {
         each!(self, log => log.erasures().await)
     }
 
+    /// When one of them was.
+    pub(crate) async fn erasure_of(&self, session: i64) -> Result<Option<i64>, StoreError> {
+        each!(self, log => log.erasure_of(session).await)
+    }
+
     /// What rows did to states, oldest first: time, tenant, effects.
     pub(crate) async fn effects_since(
         &self,

@@ -35,34 +35,55 @@ pub struct ModelLink {
 #[derive(Debug, Clone)]
 pub struct Replica(Model);
 
-/// Lets a link make so many calls more; the next one waits.
+/// Lets a link make so many calls more; the next one waits, or is lost.
 #[derive(Debug, Clone)]
-pub struct Stall(Arc<watch::Sender<u64>>);
+pub struct Stall(Arc<watch::Sender<Left>>);
+
+/// Calls that are still made, and what becomes of those that follow.
+#[derive(Debug, Clone, Copy)]
+struct Left {
+    calls: u64,
+    then: Then,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Wait,
+    Fail,
+}
 
 impl Default for Stall {
     fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(u64::MAX)))
+        Self(Arc::new(watch::Sender::new(Left { calls: u64::MAX, then: Then::Wait })))
     }
 }
 
 impl Stall {
     pub fn after(&self, calls: u64) {
-        self.0.send_replace(calls);
+        self.0.send_replace(Left { calls, then: Then::Wait });
+    }
+
+    /// What is sent then never arrives, and its sender hears that nobody answers.
+    pub fn lose_after(&self, calls: u64) {
+        self.0.send_replace(Left { calls, then: Then::Fail });
     }
 
     pub fn is_over(&self) {
         self.after(u64::MAX);
     }
 
-    async fn pass(&self) {
+    async fn pass(&self) -> Result<(), LinkError> {
         // Whoever owns the sender lives as long as the call.
-        let mut calls = self.0.subscribe();
-        if calls.wait_for(|calls| *calls > 0).await.is_ok() {
-            self.0.send_if_modified(|calls| {
-                *calls = if *calls == u64::MAX { *calls } else { calls.saturating_sub(1) };
-                false
-            });
+        let mut left = self.0.subscribe();
+        let left = left.wait_for(|left| left.calls > 0 || left.then == Then::Fail).await.map_or(u64::MAX, |left| left.calls);
+        if left == 0 {
+            return Err(LinkError::Away("no answer in time".into()));
         }
+        self.0.send_if_modified(|left| {
+            left.calls = if left.calls == u64::MAX { left.calls } else { left.calls.saturating_sub(1) };
+            false
+        });
+        Ok(())
     }
 }
 
@@ -350,7 +371,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Link for ModelLink {
     async fn swap_under(&self, swaps: &[Swap], fences: Option<u64>) -> Result<Vec<Swapped>, LinkError> {
-        self.stall.pass().await;
+        self.stall.pass().await?;
         {
             let (fence, mut known) = (self.fence_now(), lock(&self.fence));
             let is_late = fences.is_some_and(|fences| fences != known.1);
@@ -369,7 +390,7 @@ impl Link for ModelLink {
     }
 
     async fn load(&self, names: Vec<CellName>) -> Result<Vec<Value>, LinkError> {
-        self.stall.pass().await;
+        self.stall.pass().await?;
         for name in &names {
             self.check_partition(name.partition())?;
         }
@@ -379,7 +400,7 @@ impl Link for ModelLink {
     }
 
     async fn time(&self) -> Result<i64, LinkError> {
-        self.stall.pass().await;
+        self.stall.pass().await?;
         Ok(self.millis())
     }
 
@@ -404,7 +425,7 @@ impl Link for ModelLink {
     }
 
     async fn latest(&self) -> Result<Vec<EntryId>, LinkError> {
-        self.stall.pass().await;
+        self.stall.pass().await?;
         let model = lock(&self.shared.model);
         Ok(model.streams.iter().map(|stream| stream.entries.back().map_or_else(EntryId::default, |(id, _)| *id)).collect())
     }
@@ -431,7 +452,7 @@ impl Link for ModelLink {
     }
 
     async fn fence(&self) -> Result<(), LinkError> {
-        self.stall.pass().await;
+        self.stall.pass().await?;
         lock(&self.shared.model).fence += 1;
         Ok(())
     }

@@ -13,7 +13,7 @@ use crate::cluster::{
 use crate::error::StoreError;
 use crate::key::{Family, Key};
 use crate::log::{Order, RowFilter, RowWithEffects, encode_erasure};
-use crate::store::{Cell, Erased};
+use crate::store::{Cell, Erased, Unfinished};
 use futures_util::future::FutureExt as _;
 use runguard_core::row::Row;
 use std::collections::BTreeSet;
@@ -34,6 +34,15 @@ struct Whose<'a> {
     tenant: &'a str,
     session: &'a str,
     entry: Key,
+}
+
+/// What somebody asks for.
+#[derive(Debug, Clone)]
+pub(super) struct Asked {
+    /// What is to tell of it in the log.
+    pub(super) row: Row,
+    /// It was asked for before, and the session had last been erased then: one that was erased since has begun anew.
+    pub(super) earlier: Option<i64>,
 }
 
 /// What its rows tell of: the last of them, how many there are, the latest of their times, and where their states are.
@@ -92,7 +101,7 @@ impl Found {
     }
 }
 
-pub(super) async fn erase(inner: &Arc<Inner>, tenant: &str, session: &str, row: Row) -> Result<Option<Erased>, StoreError> {
+pub(super) async fn erase(inner: &Arc<Inner>, tenant: &str, session: &str, asked: Asked) -> Result<Option<Erased>, StoreError> {
     if let Some(why) = inner.health.why() {
         return Err(StoreError::NotErased(format!("{why}; what it lost may still come back to the log; try again")));
     }
@@ -100,7 +109,7 @@ pub(super) async fn erase(inner: &Arc<Inner>, tenant: &str, session: &str, row: 
         return Err(StoreError::NotErased(LOG_BEHIND.into()));
     }
     let whose = Whose { tenant, session, entry: inner.names.key(Family::Session, tenant, session) };
-    if let Some(row) = logged(inner, &row).await? {
+    if let Some(row) = logged(inner, &asked.row).await? {
         return Ok(Some(Erased { log_rows: 0, row, unfinished: None }));
     }
     // Most of it while the session is still decided for: what comes meanwhile is little.
@@ -111,12 +120,19 @@ pub(super) async fn erase(inner: &Arc<Inner>, tenant: &str, session: &str, row: 
     }
     let Some(held) = hold(inner, whose.entry, Hold::InTurn).await? else { return Ok(None) };
     // Two erasures of one session in one go are one: whoever asked for either finds in the log that it took place.
-    let row = held.left().map_or(Ok(row), row_of)?;
-    let erased = held.while_held(erase_to_the_end(inner, &held, whose, found, row.clone()).boxed()).await;
-    let is_going = held.is_going();
+    let asked = match held.left() {
+        Some(left) => Asked { row: row_of(left)?, ..asked },
+        None => asked,
+    };
+    let row = asked.row.clone();
+    let erased = held.while_held(erase_to_the_end(inner, &held, whose, found, asked).boxed()).await;
+    let (is_going, earlier) = (held.is_going(), held.earlier());
     held.let_go().await;
     match erased {
-        Err(error) if is_going => Ok(Some(Erased { log_rows: 0, row, unfinished: Some(error.to_string()) })),
+        Err(error) if is_going => {
+            let unfinished = Unfinished { why: error.to_string(), earlier };
+            Ok(Some(Erased { log_rows: 0, row, unfinished: Some(unfinished) }))
+        }
         erased => erased,
     }
 }
@@ -136,8 +152,8 @@ fn row_of(going: &Going) -> Result<Row, StoreError> {
 }
 
 /// Erases a session that nobody decides for meanwhile, and lets it be decided for again.
-async fn erase_to_the_end(inner: &Inner, held: &Held, whose: Whose<'_>, found: Found, row: Row) -> Result<Option<Erased>, StoreError> {
-    let erased = erase_held(inner, held, whose, found, row).await?;
+async fn erase_to_the_end(inner: &Inner, held: &Held, whose: Whose<'_>, found: Found, asked: Asked) -> Result<Option<Erased>, StoreError> {
+    let erased = erase_held(inner, held, whose, found, asked).await?;
     if held.is_going() {
         held.is_done().await?;
     }
@@ -145,7 +161,8 @@ async fn erase_to_the_end(inner: &Inner, held: &Held, whose: Whose<'_>, found: F
 }
 
 /// Erases a session that nobody decides for meanwhile.
-async fn erase_held(inner: &Inner, held: &Held, whose: Whose<'_>, found: Found, mut row: Row) -> Result<Option<Erased>, StoreError> {
+async fn erase_held(inner: &Inner, held: &Held, whose: Whose<'_>, found: Found, asked: Asked) -> Result<Option<Erased>, StoreError> {
+    let mut row = asked.row;
     held.shut().await?;
     let built = inner.log.generation().await?;
     if !inner.caught_up(CATCH_UP_HELD).await {
@@ -157,13 +174,19 @@ async fn erase_held(inner: &Inner, held: &Held, whose: Whose<'_>, found: Found, 
     {
         return Ok(Some(Erased { log_rows: 0, row, unfinished: None }));
     }
+    let earlier = held.learn_earlier(inner.names.session_number(whose.tenant, whose.session)).await?;
+    // What goes is finished, whatever came before it.
+    if !held.is_going() && asked.earlier.is_some_and(|known| earlier > known) {
+        return Ok(Some(Erased { log_rows: 0, row: Row { at: earlier, ..row }, unfinished: None }));
+    }
     let mut found = found.or_anew(inner).await?;
     found.look_on(inner, whose).await?;
     if !held.is_going() && found.is_nothing(inner, whose).await? {
         return Ok(None);
     }
-    // After every row of the session that there is, by whatever node's clock. What is decided later has a later time.
-    let at = row.at.max(found.latest.min(inner.clock.now_millis() + APART_MILLIS));
+    // After every row of the session that there is, by whatever node's clock, and after every erasure of it: so one is told from the next. What is
+    // decided later has a later time.
+    let at = row.at.max(found.latest.min(inner.clock.now_millis() + APART_MILLIS)).max(earlier.saturating_add(1));
     // What was begun keeps its row: with another time it could stand in the log twice.
     if held.left().is_none() {
         row.at = at;
@@ -183,7 +206,7 @@ pub(super) async fn finish(inner: &Arc<Inner>, entry: Key) -> Result<(), StoreEr
     let (row, found) = (row_of(&going)?, Found::begin(inner).await?);
     let finished = held.while_held(
         async {
-            if let Some(Erased { row, .. }) = erase_held(inner, &held, whose, found, row).await? {
+            if let Some(Erased { row, .. }) = erase_held(inner, &held, whose, found, Asked { row, earlier: None }).await? {
                 inner.erasing.finished(whose.tenant, whose.session, row).await?;
             }
             held.is_done().await

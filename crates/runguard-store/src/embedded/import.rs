@@ -14,7 +14,7 @@ use crate::log::RowWithEffects;
 use crate::store::{Cell, FEW, StoreHealth};
 use hashbrown::HashSet;
 use runguard_core::row::Row;
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension as _};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -175,6 +175,14 @@ impl Embedded {
         self.blocking(|connection| {
             let mut select = connection.prepare_cached("SELECT session, at FROM main.erased")?;
             select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+        })
+        .await
+    }
+
+    pub(crate) async fn erasure_of(&self, session: i64) -> Result<Option<i64>, StoreError> {
+        self.blocking(move |connection| {
+            let mut select = connection.prepare_cached("SELECT at FROM main.erased WHERE session = ?1")?;
+            select.query_row([session], |row| row.get(0)).optional()
         })
         .await
     }

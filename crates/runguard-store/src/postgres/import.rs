@@ -304,6 +304,16 @@ impl PgLog {
         read.await.map_err(|failure: Failure| self.unread(&failure))
     }
 
+    /// When one of them was.
+    pub async fn erasure_of(&self, session: i64) -> Result<Option<i64>, StoreError> {
+        let read = async {
+            let sql = format!("SELECT at FROM runguard_erased WHERE session_number = {session}");
+            let rows = self.inner.readers.query(&sql, &[]).await?;
+            Ok(rows.first().map(|row| row.try_get(0)).transpose()?)
+        };
+        read.await.map_err(|failure: Failure| self.unread(&failure))
+    }
+
     async fn try_erase(
         &self,
         from: &[(u16, EntryId)],

@@ -4,7 +4,9 @@ use super::{TENANT, Together, join_by, key, number, row, summed};
 use futures_util::future::FutureExt as _;
 use runguard_core::row::Kind;
 use runguard_store::cluster::model::Stall;
-use runguard_store::{Cell, Change, Cluster, Decided, LogFault, LogKept, Memory, Order, Row, RowFilter, StoreHealth, View, Written};
+use runguard_store::{
+    Cell, Change, Cluster, Decided, Erased, LogFault, LogKept, Memory, Order, Row, RowFilter, StoreError, StoreHealth, View, Written,
+};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -170,6 +172,72 @@ async fn an_erasure_that_was_finished_meanwhile_takes_nothing_of_the_new_life() 
     assert_eq!(rows_and_sum(node, GONE).await, (2, 2));
     let anew = node.erase_session(TENANT, GONE, erasure(node)).await.unwrap().unwrap();
     assert_eq!((anew.log_rows, rows_and_sum(node, GONE).await), (2, (0, 0)), "asked for once more it goes");
+}
+
+/// Whoever was told that it goes, though nobody wrote that it began, may be the last to ask: what somebody else erased meanwhile had been asked for
+/// earlier.
+#[tokio::test(start_paused = true)]
+async fn an_erasure_that_did_not_begin_takes_nothing_of_what_came_after_another_one() {
+    let mut was_promised_in_vain = false;
+    for calls in 0..CALLS {
+        let (together, node, stall) = with_one_that_stops().await;
+        let other = &together.nodes[0];
+        let asked_first = erasure(other);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let promised = erasure(&node);
+        stall.lose_after(calls);
+        let ended = node.erase_session(TENANT, GONE, promised.clone()).await;
+        stall.is_over();
+        let mut erased = Err(StoreError::Stopping);
+        for _ in 0..10 {
+            erased = other.erase_session(TENANT, GONE, asked_first.clone()).await;
+            if erased.is_ok() {
+                break;
+            }
+        }
+        let is_in_vain =
+            erased.unwrap_or_else(|error| panic!("after {calls} calls: {error}")).is_some_and(|erased| erased.row == asked_first);
+        tokio::time::sleep(FINISHED).await;
+        for sum in 1..=2 {
+            assert_eq!(count(other, &[GONE]).await, (sum, StoreHealth::Sound), "after {calls} calls: {ended:?}");
+        }
+        let Ok(Some(Erased { unfinished: Some(unfinished), row, .. })) = ended else { continue };
+        let earlier = unfinished.earlier.unwrap_or_else(|| panic!("after {calls} calls: {unfinished:?}"));
+        let again = node.go_on_erasing(TENANT, GONE, row, earlier).await.unwrap().unwrap();
+        assert_eq!((again.log_rows, again.unfinished), (0, None), "after {calls} calls");
+        assert_eq!(rows_and_sum(other, GONE).await, (2, 2), "after {calls} calls");
+        was_promised_in_vain |= is_in_vain;
+    }
+    assert!(was_promised_in_vain, "its beginning is lost once at least");
+}
+
+/// What a database lost, and its node sends again a moment later, is not said to be nothing: the streams of the next one are further than its own
+/// were.
+#[tokio::test(start_paused = true)]
+async fn an_erasure_waits_for_no_other_database_than_the_one_it_asked() {
+    let (together, node, stall) = with_one_that_stops().await;
+    let (link, other) = (&together.link, together.nodes[0].clone());
+    other.erase_session(TENANT, GONE, erasure(&other)).await.unwrap().unwrap();
+    together.log.set_log_fault(LogFault::Away);
+    assert_eq!(count(&node, &[GONE]).await, (1, StoreHealth::Sound));
+    let asked = tokio::spawn({
+        let other = other.clone();
+        async move { other.erase_session(TENANT, GONE, erasure(&other)).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    stall.after(0);
+    link.empty();
+    together.log.set_log_fault(LogFault::Sound);
+    // The streams of the new one go on from here.
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        count(&together.nodes[1], &["stays"]).await;
+    }
+    stall.is_over();
+    let ended = asked.await.unwrap();
+    tokio::time::sleep(FINISHED).await;
+    assert_eq!(rows_and_sum(&other, GONE).await, (1, 1));
+    assert!(ended.is_err(), "it was there, and is: {ended:?}");
 }
 
 #[tokio::test(start_paused = true)]
