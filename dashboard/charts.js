@@ -85,8 +85,8 @@ export function stacked(label, onRange, { show: shown = count, least = 4, none =
       },
       axes: [
         { ...axis, size: 28, space: 64, values: (u, ticks, __, ___, increment) => ticks.map((at) => {
-          // Nothing begins at the end, and there is no room for words.
-          if (at >= u.scales.x.max) return '';
+          // At the end there is no room for half of the words.
+          if (u.bbox.width / devicePixelRatio - u.valToPos(at, 'x') < 10) return '';
           if (increment >= 86_400_000 || (given.step >= 86_400_000 && clock(at) === '00:00:00')) return day(at).slice(5);
           return given.step >= 86_400_000 ? '' : clock(at).slice(0, 5);
         }) },
@@ -178,6 +178,24 @@ export function line(values, label) {
 
 /// Bots drawn at most; the table has them all.
 const MAX_BOTS = 12;
+const LINE_HEIGHT = 14;
+const MAX_LINES = 3;
+
+/// A name in lines of so many letters, broken where its parts end if it can be.
+function inLines(name, letters) {
+  const lines = [[]];
+  for (const part of name.split(/(?<=[-_./ ])|(?<=\p{Ll})(?=\p{Lu})/u)) {
+    const left = Array.from(part);
+    if (lines.at(-1).length && lines.at(-1).length + left.length > letters) lines.push([]);
+    while (left.length > letters) {
+      lines.at(-1).push(...left.splice(0, letters));
+      lines.push([]);
+    }
+    lines.at(-1).push(...left);
+  }
+  if (lines.length > MAX_LINES) lines[MAX_LINES - 1].splice(letters - 1, letters, '…');
+  return lines.slice(0, MAX_LINES).map((line) => line.join(''));
+}
 
 /// The ways a conversation was led round in a circle, with how often: those between two visits of one bot in a chain that was stopped.
 function circles(chains) {
@@ -218,13 +236,14 @@ export function graph(given, chains, width) {
   }
   const room = Math.min(150, width * 0.3);
   const [rx, ry] = [Math.max(40, Math.min(250, width / 2 - room)), bots.length > 2 ? 140 : 30];
-  const height = ry * 2 + 84;
+  const letters = Math.max(8, Math.floor((room - 16) / 7));
+  const named = new Map(bots.map((bot) => [bot, inLines(bot, letters)]));
+  const height = ry * 2 + 84 + 2 * LINE_HEIGHT * (Math.max(1, ...[...named.values()].map((lines) => lines.length)) - 1);
   const at = new Map(bots.map((bot, index) => {
     const angle = Math.PI + (index * 2 * Math.PI) / bots.length;
     return [bot, { x: width / 2 + rx * Math.cos(angle), y: height / 2 + ry * Math.sin(angle), cos: Math.cos(angle), sin: Math.sin(angle) }];
   }));
   const most = Math.max(1, ...drawn.map((edge) => edge.allowed + edge.blocked));
-  const letters = Math.max(8, Math.floor((room - 16) / 7));
   const taken = [];
   /// A place on the way for its count: the first of some that no other count has.
   const free = (places) => {
@@ -264,11 +283,15 @@ export function graph(given, chains, width) {
   });
   const nodes = bots.map((bot) => {
     const { x, y, cos, sin } = at.get(bot);
-    const short = Array.from(bot).length > letters ? `${Array.from(bot).slice(0, letters - 1).join('')}…` : bot;
+    const lines = named.get(bot);
     const aside = Math.abs(cos) > 0.3;
+    const [left, top] = [x + (aside ? Math.sign(cos) * 14 : 0), y + (aside ? 0 : Math.sign(sin) * 20)];
+    // All lines are above the bot, below it, or half and half beside it.
+    const first = aside ? (1 - lines.length) / 2 : sin < 0 ? 1 - lines.length : 0;
     const goesRound = drawn.some((edge) => isRound(edge) && (edge.source === bot || edge.target === bot));
     return svg('g', { class: `bot ${goesRound ? 'round' : ''}` }, svg('circle', { cx: x.toFixed(1), cy: y.toFixed(1), r: 7 }),
-      svg('text', { x: (x + (aside ? Math.sign(cos) * 14 : 0)).toFixed(1), y: (y + (aside ? 0 : Math.sign(sin) * 20)).toFixed(1), dy: '0.35em', 'text-anchor': !aside ? 'middle' : cos > 0 ? 'start' : 'end' }, short),
+      svg('text', { 'text-anchor': !aside ? 'middle' : cos > 0 ? 'start' : 'end' },
+        lines.map((line, number) => svg('tspan', { x: left.toFixed(1), y: (top + (first + number) * LINE_HEIGHT).toFixed(1), dy: '0.35em' }, line))),
       svg('title', null, bot));
   });
   const arrow = (kind) => svg('marker', { id: `arrow-${kind}`, class: kind, viewBox: '0 0 8 8', refX: 1, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: 'userSpaceOnUse', orient: 'auto' }, svg('path', { d: 'M0 0L8 4L0 8z' }));

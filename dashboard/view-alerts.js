@@ -68,9 +68,9 @@ export function alerts(frame, main) {
     }
   }
 
-  const drawRules = (rules) => table('Rules of alerts', [{ label: 'Rule' }, { label: 'Tells when' }, { label: 'Tells' }, { label: 'Again after', class: 'wide-only' }, { label: 'State' }],
-    rules.slice(0, MOST).map((rule) => [foreign(rule.name, 64), condition(rule), rule.to?.length ? rule.to.map((name, at) => [at > 0 ? ', ' : null, foreign(name, 64)]) : 'everyone', duration(rule.cooldown_seconds ?? 0),
-      rule.firing?.length ? rule.firing.slice(0, 5).map((one) => el('div', null, badge('blocked', 'Firing'), ' ', foreign(one.title, 100), el('span', { class: 'hint' }, ' since ', time(one.since)))) : badge('plain', 'Quiet')]));
+  const drawRules = (rules) => table('Rules of alerts', [{ label: 'Rule' }, { label: 'Tells when', class: 'own-line' }, { label: 'Tells', class: 'own-line' }, { label: 'Again after', class: 'wide-only' }, { label: 'State' }],
+    rules.slice(0, MOST).map((rule) => [foreign(rule.name, 64), condition(rule), [el('span', { class: 'narrow-only' }, 'tells '), rule.to?.length ? rule.to.map((name, at) => [at > 0 ? ', ' : null, foreign(name, 64)]) : 'everyone'], duration(rule.cooldown_seconds ?? 0),
+      rule.firing?.length ? rule.firing.slice(0, 5).map((one) => el('div', null, badge('blocked', 'Firing'), ' ', foreign(one.title, 100), el('span', { class: 'hint' }, ' since ', time(one.since)))) : badge('plain', 'Quiet')]), 'stack flow');
 
   const drawTargets = (targets) => table('Targets of alerts', [{ label: 'Target' }, { label: 'Kind' }, { label: 'Waiting', class: 'n' }, { label: 'Dead', class: 'n' }, { label: 'Problem' }, ...change],
     targets.slice(0, MOST).map((target) => [[foreign(target.name, 64), target.host ? el('span', { class: 'hint' }, ' ', foreign(target.host, 80)) : null], fieldName(target.kind), count(target.queued), count(target.dead), target.problem ? el('span', { class: 'bad' }, foreign(target.problem, 200)) : '–',

@@ -52,7 +52,7 @@ export function overview(frame, main) {
   let isEmpty = false;
   const sessions = (ids, most = 3) => (ids ?? []).slice(0, most).map((id, at) => [at > 0 ? ', ' : null, el('a', { to: frame.to('session', { session: id }) }, foreign(id, 24))]);
   const none = (one, text) => one.say(text);
-  const more = (list, text) => (list.length > ROWS ? el('p', { class: 'hint more' }, `and ${count(list.length - ROWS)} more ${text}`) : null);
+  const more = (list, one, many) => (list.length > ROWS ? el('p', { class: 'hint more' }, `and ${times(list.length - ROWS, `more ${one}`, many && `more ${many}`)}`) : null);
 
   // --- is something wrong?
 
@@ -125,7 +125,7 @@ export function overview(frame, main) {
         el('span', { class: 'n' }, count(reason.blocked), reason.would_block ? el('span', { class: 'hint' }, ` + ${count(reason.would_block)} observed`) : null),
         bar((reason.blocked + reason.would_block) / most, reason.blocked ? 'blocked' : 'would')),
       el('button', { type: 'button', class: 'quiet small', 'aria-label': `Filter by ${reasonName(reason.reason)}`, on: { click: () => frame.go(frame.to('overview', { reason: reason.reason })) } }, 'Filter')))),
-    more(reasons, 'reasons')];
+    more(reasons, 'reason')];
   }
 
   function drawSubjects({ subjects }) {
@@ -133,7 +133,7 @@ export function overview(frame, main) {
       subjects.slice(0, ROWS).map((subject) => [
         [foreign(inWords(subject.guard, subject.subject), 48), el('span', { class: 'hint' }, ` ${subjectName(subject.guard)}`)], guardName(subject.guard),
         [count(subject.blocked), subject.would_block ? el('span', { class: 'hint' }, ` + ${count(subject.would_block)}`) : null], count(subject.allowed), sessions(subject.sessions, 1)])),
-    more(subjects, 'subjects')];
+    more(subjects, 'subject')];
   }
 
   function drawHandoffs({ edges: given, chains: stopped }) {
@@ -158,7 +158,7 @@ export function overview(frame, main) {
       topics.slice(0, ROWS).map((topic) => [
         [foreign(topic.label || topic.topic, 70), topic.is_gap ? [' ', badge('gap', 'Gap')] : null, topic.phrasings > 1 ? el('span', { class: 'hint' }, ` in ${count(topic.phrasings)} wordings`) : null], count(topic.queries), count(topic.blocked), topic.best_confidence.toFixed(2), topic.mean_confidence.toFixed(2),
         histogram(topic.histogram, `Answers by confidence, from 0 to 1 in tenths: ${topic.histogram.join(', ')}`), `${Math.round(topic.low_share * 100)} %`, sessions(topic.sessions)])),
-    topics.some((topic) => topic.is_gap) ? el('p', { class: 'hint more' }, 'Gap: asked often and never answered well. Write that document first.') : null, more(topics, 'topics')];
+    topics.some((topic) => topic.is_gap) ? el('p', { class: 'hint more' }, 'Gap: asked often and never answered well. Write that document first.') : null, more(topics, 'topic')];
   }
 
   function drawActions({ actions, skew }) {
@@ -167,7 +167,7 @@ export function overview(frame, main) {
       el('ul', { class: 'bars' }, actions.slice(0, ROWS).map((action) => el('li', null, el('div', null,
         el('span', { class: 'what' }, foreign(action.action, 40)),
         el('span', { class: 'n' }, `${percent(action.share)} `, el('span', { class: 'hint' }, `${times(action.runs, 'run')}${action.blocked ? `, ${count(action.blocked)} blocked` : ''}`)), bar(action.share, 'accent'))))),
-      more(actions, 'actions')];
+      more(actions, 'action')];
   }
 
   function drawEndpoints(endpoints) {
@@ -175,13 +175,13 @@ export function overview(frame, main) {
     return [table('Endpoints, the most failing and slowest first', [{ label: 'Endpoint' }, { label: 'Calls', class: 'n' }, { label: 'Failed', class: 'n' }, { label: 'Mean', class: 'n' }, { label: 'Slowest', class: 'n wide-only' }, { label: 'Blocked', class: 'n wide-only' }, { label: 'Failures over time', class: 'wide-only' }],
       sorted.slice(0, ROWS).map((one) => [foreign(one.endpoint, 40), count(one.calls), el('span', { class: one.failure_rate >= 0.2 ? 'bad' : '' }, percent(one.failure_rate)), milliseconds(one.mean_ms), milliseconds(one.max_ms), count(one.blocked),
         line(one.failures_over_time, `Failures over time, at most ${count(Math.max(0, ...(one.failures_over_time ?? [])))} at once`) ?? '–'])),
-    more(endpoints, 'endpoints')];
+    more(endpoints, 'endpoint')];
   }
 
   const drawEntities = (entities) => [table('Entities users give in words', [{ label: 'Entity' }, { label: 'Hints', class: 'n' }, { label: 'Blocked', class: 'n' }],
-    entities.slice(0, ROWS).map((entity) => [foreign(entity.entity, 40), count(entity.hints), count(entity.blocked ?? 0)])), more(entities, 'entities')];
+    entities.slice(0, ROWS).map((entity) => [foreign(entity.entity, 40), count(entity.hints), count(entity.blocked ?? 0)])), more(entities, 'entity', 'entities')];
 
-  const drawBudgets = (budgets) => [budgetBars(budgets, ROWS), more(budgets, 'budgets')];
+  const drawBudgets = (budgets) => [budgetBars(budgets, ROWS), more(budgets, 'budget')];
 
   // --- circuits
 
@@ -224,10 +224,10 @@ export function overview(frame, main) {
     return [table('Circuits of endpoints', [{ label: 'Endpoint' }, { label: 'Phase' }, { label: 'Failures' }, { label: 'Recovery' }, { label: 'Tripped again', class: 'wide-only' }, ...(frame.admin ? [{ label: '', unseen: 'Change', class: 'end' }] : [])],
       shown.map((circuit) => [
         [foreign(circuit.endpoint_key, 48), several ? el('span', { class: 'hint' }, ' ', foreign(circuit.tenant, 24)) : null], phase(circuit),
-        [el('span', { class: circuit.recent_failures >= circuit.failure_threshold ? 'bad' : '' }, `${count(circuit.recent_failures)} of ${count(circuit.failure_threshold)}`), el('span', { class: 'hint' }, ` in ${duration(circuit.failure_window_seconds)}`)],
+        [el('span', { class: circuit.recent_failures >= circuit.failure_threshold ? 'bad' : '' }, `${count(circuit.recent_failures)} of ${count(circuit.failure_threshold)}`), el('span', { class: 'narrow-only' }, ' failures'), el('span', { class: 'hint' }, ` in ${duration(circuit.failure_window_seconds)}`)],
         recovery(circuit), count(circuit.retrips),
-        ...(frame.admin ? [el('span', { class: 'buttons' }, circuit.forced === 'open' ? null : button(circuit, 'open', 'Open'), circuit.forced === 'closed' ? null : button(circuit, 'close', 'Close'), button(circuit, 'reset', 'Reset'))] : [])])),
-    all > shown.length ? el('p', { class: 'hint more' }, `and ${count(all - shown.length)} more circuits`) : null];
+        ...(frame.admin ? [el('span', { class: 'buttons' }, circuit.forced === 'open' ? null : button(circuit, 'open', 'Open'), circuit.forced === 'closed' ? null : button(circuit, 'close', 'Close'), button(circuit, 'reset', 'Reset'))] : [])]), 'stack flow'),
+    all > shown.length ? el('p', { class: 'hint more' }, `and ${times(all - shown.length, 'more circuit')}`) : null];
   }
 
   // --- loading
@@ -340,7 +340,7 @@ export function overview(frame, main) {
       weeks.slice(-ROWS).reverse().map((week) => [[week.week, week.is_whole ? null : el('span', { class: 'hint' }, ' in part')], bot(week.bot), count(week.sessions), count(week.ai_steps), week.steps_per_session.toFixed(2), change(week)])),
     table('Heaviest steps by day', [{ label: 'Step' }, { label: 'Guard', class: 'wide-only' }, { label: 'Bot' }, { label: 'Day', class: 'time' }, { label: 'Operations', class: 'n' }, { label: 'Credits', class: 'n' }, { label: 'Blocked', class: 'n wide-only' }],
       steps.slice(0, ROWS).map((step) => [foreign(step.label || inWords(step.guard, step.step), 48), guardName(step.guard), bot(step.bot), step.day, count(step.operations), step.credits ? decimal(step.credits) : '–', count(step.refused)])),
-    more(steps, 'steps')];
+    more(steps, 'step')];
   }
 
   const loadConsumption = () => ask('v1/consumption', { tenant: frame.where.tenant }, (used) => {

@@ -16,7 +16,7 @@ function flatten(node, path = []) {
 
 /// Whether it is a length of time, which the service says.
 const isSpan = (one) => one.unit === 'seconds';
-const written = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
+const written = (value) => (value === '' ? '–' : typeof value === 'string' ? value : JSON.stringify(value));
 /// As people read it: a length of time in its units.
 const shown = (one) => (isSpan(one) ? duration(one.value) : written(one.value));
 /// As the form has it, and as it stands in a file.
@@ -138,7 +138,7 @@ export function settings(frame, main) {
       return el('details', { class: 'group', 'data-key': name, open: own > 0 || name === `guards.${frame.where.guard}` || name === `guards.${wanted?.[1]}` },
         el('summary', null, el('code', null, `[${name}]`), el('span', { class: 'hint' }, ` ${times(list.length, 'value')}${own ? `, ${count(own)} set` : ''}`)),
         table(`Values of ${name}`, [{ label: 'Key' }, { label: 'Value' }, { label: 'From' }], list.slice(0, 200).map((one) => [
-          el('code', null, foreign(one.path.slice(name.length + 1) || one.path, 120)), [el('code', null, foreign(inFile(one, one.value), 160)), one.later === undefined ? null : el('span', { class: 'hint' }, ' after a restart ', el('code', null, foreign(inFile(one, one.later), 160)))], isDefault(one) ? el('span', { class: 'hint' }, 'default') : badge('set', foreign(one.origin, 80))])));
+          el('code', null, foreign(one.path.slice(name.length + 1) || one.path, 120)), [el('code', null, foreign(inFile(one, one.value), 160)), one.later === undefined ? null : el('span', { class: 'hint' }, ' after a restart ', el('code', null, foreign(inFile(one, one.later), 160)))], isDefault(one) ? el('span', { class: 'hint' }, 'default') : badge('set', foreign(one.origin, 80))]), 'stack values'));
     });
   }
 

@@ -35,6 +35,7 @@ SAME_ID = "01M7EQCK12A6PQCW2YTW1MQ000"
 # Members whose values depend on the machine.
 VARYING = {"behind_rows", "problem", "dead", "queued", "firing"}
 MOST_ITEMS = 2
+MOST_NAMES = 10
 MOST_TEXT = 1200
 
 
@@ -43,7 +44,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [plain(inner) for inner in value[:MOST_ITEMS]]
+        # Names are short, and what is said of them counts them.
+        most = MOST_NAMES if all(isinstance(inner, str) for inner in value) else MOST_ITEMS
+        return [plain(inner) for inner in value[:most]]
     return ID.sub(SAME_ID, value) if isinstance(value, str) else value
 
 
@@ -81,20 +84,21 @@ def named(fields: dict[str, Any], session: str) -> dict[str, Any]:
     return {name: session if name == "session_id" and value == "s" else value for name, value in fields.items()}
 
 
-def play_guards(client: Client, book: Book) -> None:
+def play_guards(client: Client, fresh: Client, book: Book) -> None:
+    """One request, and both its answers: `fresh` is a service in which nothing came before it."""
     for number, route in enumerate(ROUTES):
         start = number * 10_000
         block = next((block for block in BLOCKS if block.path == route.path and block.before), None)
         # A number may come as text; the example shows it as it is meant.
         ask = {name: float(value) if name == "usd" else value for name, value in (block.ask if block else route.body).items()}
-        first = client.at(start).post(route.path, named(ask, f"chat-{number}"))
+        session = f"chat-{number}"
+        first = (fresh if block else client).at(start).post(route.path, named(ask, session))
         assert first.status == route.status, (route.path, first)
-        book.add(f"POST {route.path}", first, request=named(ask, f"chat-{number}"))
+        book.add(f"POST {route.path}", first, request=named(ask, session))
         if block:
-            again = f"chat-{number}-again"
             for second, path, fields in block.before:
-                client.at(start + 100 + second).post(path, named(fields, again))
-            refused = client.at(start + 100 + block.asked_at).post(route.path, named(block.ask, again))
+                client.at(start + second).post(path, named(fields, session))
+            refused = client.at(start + block.asked_at).post(route.path, named(ask, session))
             assert refused.status == 429, (route.path, refused)
             book.add(f"POST {route.path}", refused)
 
@@ -102,8 +106,8 @@ def play_guards(client: Client, book: Book) -> None:
 def play_log(server: Any, client: Client, book: Book) -> None:
     client.at(400_000)
     for number in range(10):
-        client.recorded(CIRCUIT_RECORD, session_id=f"chat-{number}", endpoint_key="payments", outcome="failure")
-    client.refused("/guard/api-circuit/check", "circuit_just_tripped", session_id="chat-1", endpoint_key="payments")
+        client.recorded(CIRCUIT_RECORD, session_id=f"caller-{number}", endpoint_key="payments", outcome="failure")
+    client.refused("/guard/api-circuit/check", "circuit_just_tripped", session_id="caller-1", endpoint_key="payments")
     client.allowed("/guard/agent-run", session_id="nightly-7", model="gpt-4o")
     client.allowed("/guard/budget/record", session_id="nightly-7", model="gpt-4o", input_tokens=1000, output_tokens=100)
     settled(client)
@@ -174,7 +178,7 @@ def settled(client: Client) -> None:
 def test_the_examples_are_what_the_service_answers(serve):
     server = serve(CONFIG, environment={"HOOK_SECRET": SECRET})
     client, book = server.client(), Book()
-    play_guards(client, book)
+    play_guards(client, serve().client(), book)
     play_log(server, client, book)
     text = json.dumps(book.examples, indent=1, ensure_ascii=False) + "\n"
     if os.environ.get("UPDATE_DOCS"):
@@ -194,6 +198,10 @@ def test_every_route_has_an_example_that_fits_its_schema(flow):
             shown = [content["example"] for answer in good.values() for content in answer.get("content", {}).values() if "example" in content]
             if not shown and "204" not in good:
                 without.append(f"{method} {path}")
+            if path.startswith("/guard/"):
+                said = operation["requestBody"]["content"]["application/json"]["example"]
+                wrong += [f"{method} {path}: {name} is {one[name]}, of {said[name]} it was asked"
+                          for one in shown for name in said.keys() & one.keys() if one[name] != said[name]]
             parts = [*good.values(), *([operation["requestBody"]] if "requestBody" in operation else [])]
             for content in (part.get("content", {}).get("application/json", {}) for part in parts):
                 if "example" in content:

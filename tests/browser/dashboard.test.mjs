@@ -107,6 +107,36 @@ describe('a service with a day of traffic', () => {
     console.log(`pictures are in ${PICTURES}`);
   });
 
+  test('names are whole on a phone: of bots in the graph, and of settings', async () => {
+    const phone = { viewport: { width: 360, height: 740 } };
+    const page = await open(browser, service, '/', phone);
+    await settled(page);
+    const { handoffs } = await service.ask('/v1/overview?since=24h');
+    const bots = new Set(handoffs.edges.flatMap((edge) => [edge.source, edge.target]));
+    assert.ok(bots.has('tech-support'));
+    const graph = part(page, 'Handoffs').locator('svg.graph');
+    await graph.locator('.bot').first().waitFor();
+    assert.deepEqual(new Set(await graph.locator('.bot text').allTextContents()), bots);
+    const isInside = (svg) => {
+      const room = svg.getBoundingClientRect();
+      return [...svg.querySelectorAll('text')].map((text) => text.getBoundingClientRect()).every((text) => text.left >= room.left && text.right <= room.right && text.top >= room.top && text.bottom <= room.bottom);
+    };
+    assert.ok(await graph.evaluate(isInside));
+    await close(page);
+    const other = await open(browser, service, '/?view=settings', phone);
+    await settled(other);
+    await other.evaluate(() => { for (const details of document.querySelectorAll('details')) details.open = true; });
+    // Where a part of a name ends, and only there, it may go on in the next line.
+    const torn = () => [...document.querySelectorAll('.values th .foreign')].flatMap((name) => [...name.childNodes]).filter((part) => {
+      const range = document.createRange();
+      range.selectNodeContents(part);
+      return part.nodeType === Node.TEXT_NODE && new Set([...range.getClientRects()].map((line) => line.top)).size > 1;
+    }).map((part) => part.textContent);
+    assert.ok(await other.locator('.values th').count() > 100);
+    assert.deepEqual(await other.evaluate(torn), []);
+    await close(other);
+  });
+
   test('a session shows how its budgets stand, if it has any', async () => {
     await service.ask('/guard/budget/record', { session_id: 'spends', usd: 0.5, max_usd: 2 });
     await service.circle('spends-nothing');

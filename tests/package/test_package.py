@@ -6,6 +6,7 @@ small nor static, and what only a release can keep is not asked of it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -69,6 +70,18 @@ def one(dist: Path, pattern: str) -> Path:
 
 def version_of(*command: object, env: dict[str, str] = BARE) -> str:
     return run(*command, "--version", env=env).stdout
+
+
+@contextlib.contextmanager
+def serving(*words: object, env: dict[str, str]):
+    """A service, and its address once it has said it; told to end, it does."""
+    with subprocess.Popen([str(word) for word in words], env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as service:
+        try:
+            port = next(found[1] for line in service.stderr if (found := re.search(r"http://[\d.]+:(\d+)", line)))
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            service.terminate()
+            assert service.wait(30) == 0
 
 
 def test_the_checksums_are_those_of_the_files(dist: Path):
@@ -174,19 +187,12 @@ def test_the_image_is_whole_and_its_program_serves_without_rights(dist: Path, tm
     tmp_path.chmod(0o755)
     environment = dict(entry.split("=", 1) for entry in config["config"]["Env"])
     inside = [shutil.which("chroot", path=BARE["PATH"]), "--userspec=65532:65532", str(root), "/usr/bin/runguard"]
-    words = [*inside, *config["config"]["Cmd"]]
     (root / "dev").mkdir(exist_ok=True)
     # As the guide says: the first key is made by the image itself, and then it listens where others reach it.
     run(*inside, "key", "create", "--tenant", "acme", "--role", "guard,read", env={**BARE, **environment})
     environment["RUNGUARD_LISTEN"] = "0.0.0.0:0"
-    with subprocess.Popen(words, env={**BARE, **environment}, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as service:
-        try:
-            port = next(found[1] for line in service.stderr if (found := re.search(r"0\.0\.0\.0:(\d+)", line)))
-            address = f"http://127.0.0.1:{port}"
-            assert urllib.request.urlopen(f"{address}/healthz", timeout=10).status == 200
-        finally:
-            service.terminate()
-            assert service.wait(30) == 0
+    with serving(*inside, *config["config"]["Cmd"], env={**BARE, **environment}) as address:
+        assert urllib.request.urlopen(f"{address}/healthz", timeout=10).status == 200
 
 
 def test_the_bill_of_materials_names_every_crate_with_its_licence(dist: Path):
@@ -271,6 +277,20 @@ def test_the_same_program_gives_the_same_bytes(dist: Path, tmp_path: Path, reque
     made = {path.name for path in again.iterdir()} - {"SHA256SUMS"}
     assert len(made) == 6 + (wheel is not None) + bool(RELEASED)
     assert [name for name in sorted(made) if (again / name).read_bytes() != (dist / name).read_bytes()] == []
+
+
+@only_released
+def test_the_program_for_arm64_decides(dist: Path, tmp_path: Path):
+    """Emulated; what it asks of the kernel is answered by this one."""
+    with tarfile.open(one(dist, "runguard-*-linux-aarch64.tar.gz")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    [top] = tmp_path.iterdir()
+    emulated = ("qemu-aarch64", top / "runguard")
+    assert version_of(*emulated).startswith("runguard 0.")
+    with serving(*emulated, "serve", "--port", "0", "--data", tmp_path / "data", env=BARE) as address:
+        asked = urllib.request.Request(f"{address}/guard/ai-task-retry?status=200", b'{"session_id":"s","task_name":"t"}')
+        answers = [json.load(urllib.request.urlopen(asked, timeout=30)) for _ in range(3)]
+    assert [answer["allow"] for answer in answers] == [True, True, False]
 
 
 @only_released

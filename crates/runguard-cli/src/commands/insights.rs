@@ -160,7 +160,7 @@ pub(super) fn saves(saves: &Value) -> String {
     let usd = saves["usd"].as_f64().unwrap_or_default();
     match saves["operations"].as_u64() {
         None | Some(0) => String::new(),
-        Some(operations) if usd > 0.0 => format!("about {}, {usd:.2} dollars", output::count(operations, "operation")),
+        Some(operations) if usd > 0.0 => format!("about {}, ${usd:.2}", output::count(operations, "operation")),
         Some(operations) => format!("about {}", output::count(operations, "operation")),
     }
 }
@@ -180,7 +180,7 @@ mod tests {
         let text = anstream::adapter::strip_str(&shown(1, &insight)).to_string();
         assert_eq!(
             text,
-            "1. Conversations circle between \"a·[2J\" [medium]\n   Widen one.\n   evidence  chain a → b → a, conversations 3, blocked after 4\n   sessions  s1, s·2\n   saves     about 6 operations, 0.06 dollars\n   aside     until it is restored\n   key       0123456789abcdef\n"
+            "1. Conversations circle between \"a·[2J\" [medium]\n   Widen one.\n   evidence  chain a → b → a, conversations 3, blocked after 4\n   sessions  s1, s·2\n   saves     about 6 operations, $0.06\n   aside     until it is restored\n   key       0123456789abcdef\n"
         );
     }
 }

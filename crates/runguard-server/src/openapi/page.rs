@@ -10,6 +10,7 @@ use runguard_guards::guard::{AnswerKind, ROUTES, Route};
 use runguard_guards::input::{Field, Kind};
 use runguard_http::problem::kinds;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// What names of types begin with in an address.
@@ -174,7 +175,9 @@ fn address(path: &str, parameters: &[Value]) -> String {
 }
 
 fn shown_answers(out: &mut String, operation: &Value) {
-    for (status, answer) in operation["responses"].as_object().into_iter().flatten() {
+    // What is asked for comes first.
+    let by_status: BTreeMap<_, _> = operation["responses"].as_object().into_iter().flatten().collect();
+    for (status, answer) in by_status {
         let example = answer["content"].as_object().into_iter().flatten().find_map(|(_, content)| content.get("example"));
         let text = match example {
             Some(Value::String(text)) => text.clone(),
@@ -325,6 +328,7 @@ mod tests {
         assert_eq!(unique.len(), names.len());
         let links = parts("href=\"#");
         assert!(links.len() > 90 && links.iter().all(|link| names.contains(link)), "{links:?}");
+        assert!(page.find("Answers 200") < page.find("Answers 429"));
         assert!(page.contains("<h2 id=\"post-guard-handoff\">") && page.contains("<h2 id=\"get-v1-sessions-session-id\">"));
     }
 

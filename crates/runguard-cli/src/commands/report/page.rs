@@ -351,9 +351,10 @@ fn savings(overview: &Overview) -> String {
         return String::new();
     }
     let totals = &overview.totals;
-    let mut worth = format!("{} blocked steps saved {} billed operations", grouped(totals.blocked), grouped(totals.operations_saved));
+    let (blocked, saved) = (output::count(totals.blocked, "blocked step"), output::count(totals.operations_saved, "billed operation"));
+    let mut worth = format!("{blocked} saved {saved}");
     if totals.usd_saved > 0.0 {
-        let _ = write!(worth, ", {:.2} dollars", totals.usd_saved);
+        let _ = write!(worth, ", ${:.2}", totals.usd_saved);
     }
     format!("<p>{worth}.</p>{}", table(&["guard", "%", "#blocked", "#would block"], &rows.iter().map(row).collect::<Vec<_>>()))
 }
