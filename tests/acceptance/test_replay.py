@@ -331,6 +331,49 @@ def test_ctrl_c_shows_what_was_done(tmp_path):
     assert report["finished"] is False and 0 < report["runs"] < 100_000
 
 
+def hears_ctrl_c(pid):
+    caught = next(line for line in open(f"/proc/{pid}/status") if line.startswith("SigCgt:"))
+    return int(caught.split()[1], 16) >> (signal.SIGINT - 1) & 1
+
+
+def ended_while_it_waits(pipe, says, pause):
+    os.mkfifo(pipe)
+    process = subprocess.Popen([binary(), "replay", pipe, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment())
+    # Held open, as by a program that is busy with something else; or nobody writes at all.
+    out = open(pipe, "wb", buffering=0) if says else None
+    try:
+        if out:
+            out.write("".join(json.dumps(run) + "\n" for run in says).encode() + b'{"run_id": "half')
+        while not hears_ctrl_c(process.pid):
+            assert process.poll() is None
+            time.sleep(0.02)
+        time.sleep(pause)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        if out:
+            out.close()
+    report = json.loads(stdout)
+    assert process.returncode == 130, stderr
+    assert report["finished"] is False and report["broken_lines"] == 0
+    return report["runs"]
+
+
+def test_ctrl_c_ends_the_wait_for_a_pipe_that_says_nothing(tmp_path):
+    assert ended_while_it_waits(tmp_path / "nobody.jsonl", [], 0.5) == 0
+    # On a busy machine it may take a while until what was said is read.
+    assert any(ended_while_it_waits(tmp_path / f"{pause}.jsonl", RUNS, pause) == len(RUNS) for pause in (0.5, 5))
+
+
+def test_what_is_empty_or_in_utf_16_is_called_so(tmp_path):
+    for text, says in [("", "is empty"), (json.dumps(RUNS[0]).encode("utf-16"), "is text in UTF-16: write it as UTF-8")]:
+        path = tmp_path / "runs.jsonl"
+        path.write_bytes(text or b"")
+        done = run_cli("replay", path)
+        assert done.returncode == 2 and says in done.stderr
+
+
 def test_a_terminal_sees_a_bar(traces):
     leader, follower = pty.openpty()
     write(traces, RUNS * 20_000)

@@ -26,7 +26,7 @@ mod wrapped;
 pub use wrapped::Wrapping;
 
 use crate::packed::Frames;
-use crate::trace::{self, Broken, Detail, Lines, ReadAt, Run};
+use crate::trace::{self, Broken, Cancelled, Detail, Heard, Lines, ReadAt, Run};
 use json::Value;
 use records::{Piece, Records};
 use std::collections::{BTreeSet, VecDeque};
@@ -135,6 +135,10 @@ pub enum OpenError {
     Unknown {
         path: PathBuf,
     },
+    /// Nothing is in it but white space.
+    Empty {
+        path: PathBuf,
+    },
     /// There may be runs in it, once it is unpacked.
     Wrapped {
         path: PathBuf,
@@ -168,6 +172,7 @@ impl fmt::Display for OpenError {
                     known.join(", ")
                 )
             }
+            Self::Empty { path } => write!(f, "{} is empty", path.display()),
             Self::Wrapped { path, wrapping } => write!(f, "{} is {wrapping}", path.display()),
             Self::Database { path, problem } => {
                 write!(f, "{} is not read as RunGuard's log: {problem}; name the data folder or its runguard.db", path.display())
@@ -180,7 +185,7 @@ impl std::error::Error for OpenError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Unreadable { source, .. } => Some(source),
-            Self::Unknown { .. } | Self::Wrapped { .. } | Self::Database { .. } => None,
+            Self::Unknown { .. } | Self::Empty { .. } | Self::Wrapped { .. } | Self::Database { .. } => None,
         }
     }
 }
@@ -193,9 +198,9 @@ pub enum Input {
     Runs(Runs),
 }
 
-/// The runs of a file, or of a folder that is one log, in the format that is named or else guessed.
-pub fn input(path: &Path, format: Option<Format>, detail: Detail) -> Result<Input, OpenError> {
-    let runs = open(path, format, detail)?;
+/// The runs of a file, or of a folder that is one log, in the format that is named or else guessed; of a pipe, until it is cancelled.
+pub fn input(path: &Path, format: Option<Format>, detail: Detail, cancelled: &Cancelled) -> Result<Input, OpenError> {
+    let runs = open_until(path, format, detail, cancelled)?;
     Ok(match runs.source {
         Source::Lines(lines, ..) => Input::Lines(lines, trace::parse),
         Source::Rows(_) | Source::Records(_) | Source::Packed(_) => Input::Runs(runs),
@@ -204,16 +209,20 @@ pub fn input(path: &Path, format: Option<Format>, detail: Detail) -> Result<Inpu
 
 /// [`input`], as runs whatever the format.
 pub fn open(path: &Path, format: Option<Format>, detail: Detail) -> Result<Runs, OpenError> {
-    let format = match format {
+    open_until(path, format, detail, &Cancelled::default())
+}
+
+fn open_until(path: &Path, format: Option<Format>, detail: Detail, cancelled: &Cancelled) -> Result<Runs, OpenError> {
+    let (format, again) = match format {
         Some(format) => {
             unless_wrapped(path)?;
-            format
+            (format, None)
         }
-        None => match begin(path, detail)? {
+        None => match begin(path, detail, cancelled)? {
             Begun::Reading(reading) => {
                 return Ok(Runs { format: reading.out.format, read: reading.read.clone(), source: Source::Records(reading) });
             }
-            Begun::Told(format) => format,
+            Begun::Told(format, again) => (format, again),
         },
     };
     let unreadable = |source| OpenError::Unreadable { path: path.to_owned(), source };
@@ -221,18 +230,26 @@ pub fn open(path: &Path, format: Option<Format>, detail: Detail) -> Result<Runs,
         return Ok(Runs { format, read: Arc::default(), source: Source::Rows(decision_log::open(path, detail)?) });
     }
     if format == Format::Traces {
-        let lines = Lines::open(path).map_err(unreadable)?;
+        let lines = match again {
+            Some((input, read)) => Lines::of(path, input, read),
+            None => Lines::open(path, cancelled).map_err(unreadable)?,
+        };
         return Ok(Runs { format, read: Arc::default(), source: Source::Lines(lines, path.into(), detail) });
     }
     let Some(reader) = reader_of(format) else {
-        let frames = Frames::open(path).map_err(unreadable)?;
+        let frames = Frames::open(path, cancelled).map_err(unreadable)?;
         return Ok(Runs { format, read: Arc::default(), source: Source::Packed(frames) });
     };
     let (first, files) = files_of_one(path)?;
-    let read = Arc::default();
-    let input = trace::unpacked(&first, &read).map_err(|source| OpenError::Unreadable { path: first.clone(), source })?;
+    let (input, read) = if let Some(again) = again {
+        again
+    } else {
+        let read = Arc::default();
+        let input = trace::unpacked(&first, &read, cancelled).map_err(|source| OpenError::Unreadable { path: first.clone(), source })?;
+        (input, read)
+    };
     let out = Out { file: first.into(), format, detail, ready: VecDeque::new() };
-    let reading = Reading { records: Records::new(input), files, read: read.clone(), reader, out, ended: false };
+    let reading = Reading { records: Records::new(Heard::once(input)), files, read: read.clone(), reader, out, ended: false };
     Ok(Runs { format, read, source: Source::Records(reading) })
 }
 
@@ -375,7 +392,7 @@ impl Out {
 }
 
 struct Reading {
-    records: Records<Box<dyn BufRead + Send>>,
+    records: Records<Heard>,
     /// Still to be read after this one, as if it went on.
     files: VecDeque<PathBuf>,
     read: Arc<AtomicU64>,
@@ -413,9 +430,9 @@ impl Reading {
             self.ended = true;
             return;
         };
-        match trace::unpacked(&file, &self.read) {
+        match trace::unpacked(&file, &self.read, &Cancelled::default()) {
             Ok(input) => {
-                self.records = Records::new(input);
+                self.records = Records::new(Heard::once(input));
                 self.out.file = file.into();
             }
             Err(error) => self.out.ready.push_back(Err(Broken { file, line: 0, problem: format!("could not be opened: {error}") })),
@@ -455,8 +472,9 @@ pub fn guess(path: &Path) -> Result<Format, OpenError> {
         return Ok(format);
     }
     let (file, _) = files_of_one(path)?;
-    let input = trace::unpacked(&file, &Arc::default()).map_err(|source| OpenError::Unreadable { path: path.to_owned(), source })?;
-    guess_of(input).ok_or_else(|| OpenError::Unknown { path: path.to_owned() })
+    let input = trace::unpacked(&file, &Arc::default(), &Cancelled::default())
+        .map_err(|source| OpenError::Unreadable { path: path.to_owned(), source })?;
+    guess_with(Records::new(input), |first| first.format, |format, _| format).map_err(|untold| untold.of(path))
 }
 
 fn guess_of_no_json(path: &Path) -> Result<Option<Format>, OpenError> {
@@ -470,19 +488,24 @@ fn guess_of_no_json(path: &Path) -> Result<Option<Format>, OpenError> {
 
 enum Begun {
     Reading(Reading),
-    Told(Format),
+    /// With a pipe as it was before it was asked.
+    Told(Format, Option<(Box<dyn BufRead + Send>, Arc<AtomicU64>)>),
 }
 
 /// [`guess`]; where the first record tells, it is read with that, because it may be all there is.
-fn begin(path: &Path, detail: Detail) -> Result<Begun, OpenError> {
+fn begin(path: &Path, detail: Detail, cancelled: &Cancelled) -> Result<Begun, OpenError> {
     if let Some(format) = guess_of_no_json(path)? {
-        return Ok(Begun::Told(format));
+        return Ok(Begun::Told(format, None));
     }
     let (file, files) = files_of_one(path)?;
     let read = Arc::default();
-    let input = trace::unpacked(&file, &read).map_err(|source| OpenError::Unreadable { path: path.to_owned(), source })?;
-    let first = |First { format, records, before, line, record }: First<'_, _>| {
-        let Some(reader) = reader_of(format) else { return Begun::Told(format) };
+    let input = trace::unpacked(&file, &read, cancelled).map_err(|source| OpenError::Unreadable { path: path.to_owned(), source })?;
+    let input = Heard::of(&file, input);
+    let told = |format, records: Records<Heard>| Begun::Told(format, records.into_input().again().map(|input| (input, Arc::clone(&read))));
+    let first = |First { format, mut records, before, line, record }: First<'_, _>| {
+        let Some(reader) = reader_of(format) else { return told(format, records) };
+        records.input_mut().forget();
+        let read = Arc::clone(&read);
         let out = Out { file: file.into(), format, detail, ready: VecDeque::new() };
         let mut reading = Reading { records, files, read, reader, out, ended: false };
         for piece in before {
@@ -491,7 +514,7 @@ fn begin(path: &Path, detail: Detail) -> Result<Begun, OpenError> {
         reading.take_record(line, record);
         Begun::Reading(reading)
     };
-    guess_with(Records::new(input), first, Begun::Told).ok_or_else(|| OpenError::Unknown { path: path.to_owned() })
+    guess_with(Records::new(input), first, told).map_err(|untold| untold.of(path))
 }
 
 /// Pieces in front of the first record that are kept; with more the file is opened again.
@@ -506,8 +529,20 @@ fn is_packed(path: &Path) -> io::Result<bool> {
     Ok(start == PACKED)
 }
 
-fn guess_of(input: impl BufRead) -> Option<Format> {
-    guess_with(Records::new(input), |first| first.format, |format| format)
+/// Why nothing tells a format.
+enum Untold {
+    Empty,
+    Unknown,
+}
+
+impl Untold {
+    fn of(&self, path: &Path) -> OpenError {
+        let path = path.to_owned();
+        match self {
+            Self::Empty => OpenError::Empty { path },
+            Self::Unknown => OpenError::Unknown { path },
+        }
+    }
 }
 
 /// The first record, which told its format.
@@ -521,12 +556,17 @@ struct First<'a, R> {
 }
 
 /// Gives the format to `first` where the first record tells it, else to `told`.
-fn guess_with<R: BufRead, T>(mut records: Records<R>, first: impl FnOnce(First<'_, R>) -> T, told: impl FnOnce(Format) -> T) -> Option<T> {
-    let (mut likely, mut looked_at) = (None, 0);
+fn guess_with<R: BufRead, T>(
+    mut records: Records<R>,
+    first: impl FnOnce(First<'_, R>) -> T,
+    told: impl FnOnce(Format, Records<R>) -> T,
+) -> Result<T, Untold> {
+    let (mut likely, mut looked_at, mut is_empty) = (None, 0, true);
     let mut before = VecDeque::new();
     while looked_at < LOOKED_AT
         && let Some(piece) = records.next()
     {
+        is_empty = false;
         let Piece::Record { line, bytes } = piece else {
             // Behind a record nobody asks for them, and a file that has many has no format that the first one tells.
             if looked_at == 0 && before.len() <= MOST_BEFORE {
@@ -541,14 +581,17 @@ fn guess_with<R: BufRead, T>(mut records: Records<R>, first: impl FnOnce(First<'
         let sketched = record.as_ref().map_or_else(|| sketch::of(&bytes), |record| Some(sketch::of_value(record)));
         match (sketched.and_then(|sketched| sketch::format_of(&sketched)), record) {
             (Some(sketch::Guess::Surely(format)), Some(record)) if before.len() <= MOST_BEFORE => {
-                return Some(first(First { format, records, before, line, record }));
+                return Ok(first(First { format, records, before, line, record }));
             }
-            (Some(sketch::Guess::Surely(format)), _) => return Some(told(format)),
+            (Some(sketch::Guess::Surely(format)), _) => return Ok(told(format, records)),
             (Some(sketch::Guess::Perhaps(format)), _) => likely = likely.or(Some(format)),
             (None, _) => {}
         }
     }
-    likely.map(told)
+    match likely {
+        Some(format) => Ok(told(format, records)),
+        None => Err(if is_empty { Untold::Empty } else { Untold::Unknown }),
+    }
 }
 
 /// What is to be read of a path, each to be [opened](open): the path itself when it is a file, or a folder that is one log (a

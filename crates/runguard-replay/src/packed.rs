@@ -8,7 +8,7 @@
 //!
 //! A run keeps the place where it was first read, so that what a report says of it leads to the record that has its texts.
 
-use crate::trace::{Broken, Counted, Kind, ReadAt, Run, Step};
+use crate::trace::{Broken, Cancelled, Counted, Kind, ReadAt, Run, Step, opened};
 use runguard_core::detect::stall::CallEffect;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -249,7 +249,7 @@ impl Frame {
 /// The frames of a file, in their order.
 pub struct Frames {
     file: Arc<Path>,
-    input: BufReader<Counted<File>>,
+    input: BufReader<Counted<Box<dyn Read + Send>>>,
     read: Arc<AtomicU64>,
     offset: u64,
     number: u64,
@@ -264,9 +264,9 @@ impl std::fmt::Debug for Frames {
 
 impl Frames {
     /// Fails when the file is none of packed runs, or of a version this program does not know.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub fn open(path: &Path, cancelled: &Cancelled) -> io::Result<Self> {
         let read = Arc::new(AtomicU64::new(0));
-        let mut input = BufReader::with_capacity(1 << 18, Counted { input: File::open(path)?, read: read.clone() });
+        let mut input = BufReader::with_capacity(1 << 18, Counted { input: opened(path, cancelled)?, read: read.clone() });
         let mut magic = [0; MAGIC.len()];
         input.read_exact(&mut magic).map_err(|_| io::Error::other("is no file of packed runs"))?;
         let (name, version) = magic.split_at(MAGIC.len() - 1);
@@ -408,7 +408,7 @@ pub(crate) mod tests {
     fn read(bytes: &[u8]) -> Vec<Result<Run, Broken>> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), bytes).unwrap();
-        Frames::open(file.path()).unwrap().map(|frame| frame.and_then(|frame| frame.run())).collect()
+        Frames::open(file.path(), &Cancelled::default()).unwrap().map(|frame| frame.and_then(|frame| frame.run())).collect()
     }
 
     fn packed(runs: &[Run]) -> Vec<u8> {
@@ -487,14 +487,16 @@ pub(crate) mod tests {
         let path = folder.path().join("x");
         std::fs::write(&path, "{\"run_id\":1}").unwrap();
         assert!(!is_packed(&path).unwrap());
-        assert!(Frames::open(&path).unwrap_err().to_string().contains("is no file of packed runs"));
+        assert!(Frames::open(&path, &Cancelled::default()).unwrap_err().to_string().contains("is no file of packed runs"));
         std::fs::write(&path, "RG").unwrap();
-        assert!(!is_packed(&path).unwrap() && Frames::open(&path).is_err());
+        assert!(!is_packed(&path).unwrap() && Frames::open(&path, &Cancelled::default()).is_err());
         let mut later = packed(&[]);
         later[7] = 9;
         std::fs::write(&path, later).unwrap();
         assert!(is_packed(&path).unwrap(), "it is known for what it is");
-        assert!(Frames::open(&path).unwrap_err().to_string().contains("version 9, and this program reads version 3"));
+        assert!(
+            Frames::open(&path, &Cancelled::default()).unwrap_err().to_string().contains("version 9, and this program reads version 3")
+        );
     }
 
     #[test]

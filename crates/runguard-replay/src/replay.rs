@@ -515,8 +515,8 @@ impl Worker for Replays<'_> {
 /// Guards that know how long the runs of each kind are that are looked at, if that matters to them. The runs are read for it, so what can be
 /// read only once teaches nothing.
 pub fn learned(reading: &Reading<'_>, guards: Guards) -> Result<Guards, SettingsProblem> {
-    let is_file = |path: &PathBuf| path.metadata().is_ok_and(|metadata| metadata.is_file());
-    if !guards.learn_what_is_long() || !reading.recorded.files.iter().all(is_file) {
+    let stays = |path: &PathBuf| path.metadata().is_ok_and(|there| there.is_file() || there.is_dir());
+    if !guards.learn_what_is_long() || !reading.recorded.files.iter().all(stays) {
         return Ok(guards);
     }
     let lengths = Lengths::of_runs(&Reading { detail: Detail::FINGERPRINTS, ..*reading });

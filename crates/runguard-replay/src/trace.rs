@@ -13,11 +13,14 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// A longer line, or a longer piece of a document, is no record; it is skipped without being held.
@@ -220,11 +223,139 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
+/// Whether nobody wants what is read any more.
+#[derive(Debug, Clone, Default)]
+pub struct Cancelled(Arc<AtomicBool>);
+
+impl Cancelled {
+    /// Nothing more is read.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// How often it is looked whether a pipe that says nothing is still waited for.
+const TICK: Duration = Duration::from_millis(50);
+
+/// What is no file may be silent for ever, as a pipe that nobody writes to is, which waits to be opened already. So a thread of its own waits.
+struct Pipe {
+    pieces: Receiver<io::Result<Vec<u8>>>,
+    piece: io::Cursor<Vec<u8>>,
+    cancelled: Cancelled,
+}
+
+impl Pipe {
+    fn open(path: &Path, cancelled: &Cancelled) -> Self {
+        let (send, pieces) = sync_channel(2);
+        let path = path.to_owned();
+        thread::spawn(move || {
+            let mut input = match File::open(path) {
+                Ok(input) => input,
+                // Whoever is gone does not ask why.
+                Err(error) => return drop(send.send(Err(error))),
+            };
+            loop {
+                let mut piece = vec![0; BUFFER];
+                let read = input.read(&mut piece).map(|length| {
+                    piece.truncate(length);
+                    piece
+                });
+                let is_end = !read.as_ref().is_ok_and(|piece| !piece.is_empty());
+                if send.send(read).is_err() || is_end {
+                    return;
+                }
+            }
+        });
+        Self { pieces, piece: io::Cursor::default(), cancelled: cancelled.clone() }
+    }
+}
+
+impl Read for Pipe {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let length = self.piece.read(buffer)?;
+            if length > 0 || buffer.is_empty() {
+                return Ok(length);
+            }
+            // Not its end: what was told in part was not told.
+            if self.cancelled.is_cancelled() {
+                return Err(io::Error::other("nobody waits for it any more"));
+            }
+            match self.pieces.recv_timeout(TICK) {
+                Ok(piece) => self.piece = io::Cursor::new(piece?),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(0),
+            }
+        }
+    }
+}
+
+/// What is in a file as it lies, or comes through a pipe until nobody wants it any more.
+pub(crate) fn opened(path: &Path, cancelled: &Cancelled) -> io::Result<Box<dyn Read + Send>> {
+    let is_file = fs::metadata(path)?.is_file();
+    Ok(if is_file { Box::new(File::open(path)?) } else { Box::new(Pipe::open(path, cancelled)) })
+}
+
 /// A file, unpacked; what is read of it is added to `read`. Whether it is gzipped is read from its first bytes, not from its name.
-pub(crate) fn unpacked(path: &Path, read: &Arc<AtomicU64>) -> io::Result<Box<dyn BufRead + Send>> {
-    let mut file = BufReader::with_capacity(BUFFER, Counted { input: File::open(path)?, read: read.clone() });
+pub(crate) fn unpacked(path: &Path, read: &Arc<AtomicU64>, cancelled: &Cancelled) -> io::Result<Box<dyn BufRead + Send>> {
+    let mut file = BufReader::with_capacity(BUFFER, Counted { input: opened(path, cancelled)?, read: read.clone() });
     let packed = file.fill_buf()?.starts_with(&GZIP);
     Ok(if packed { Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(file))) } else { Box::new(file) })
+}
+
+/// What is read of a file, and can be read from its beginning once more where it is no file: a pipe gives all only once.
+pub(crate) struct Heard {
+    input: Box<dyn BufRead + Send>,
+    /// So far, while it may be asked for again.
+    said: Option<Vec<u8>>,
+}
+
+impl Heard {
+    pub(crate) fn once(input: Box<dyn BufRead + Send>) -> Self {
+        Self { input, said: None }
+    }
+
+    pub(crate) fn of(path: &Path, input: Box<dyn BufRead + Send>) -> Self {
+        let stays = fs::metadata(path).is_ok_and(|there| there.is_file());
+        Self { input, said: (!stays).then(Vec::new) }
+    }
+
+    /// What comes from here on is not asked for again.
+    pub(crate) fn forget(&mut self) {
+        self.said = None;
+    }
+
+    /// From the beginning; `None` of a file, which can be opened again.
+    pub(crate) fn again(self) -> Option<Box<dyn BufRead + Send>> {
+        let said = self.said?;
+        Some(Box::new(io::Cursor::new(said).chain(self.input)))
+    }
+}
+
+impl Read for Heard {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let length = self.fill_buf()?.read(buffer)?;
+        self.consume(length);
+        Ok(length)
+    }
+}
+
+impl BufRead for Heard {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.input.fill_buf()
+    }
+
+    fn consume(&mut self, amount: usize) {
+        // What was looked at lies there still.
+        if let (Some(said), Ok(there)) = (&mut self.said, self.input.fill_buf()) {
+            said.extend_from_slice(&there[..amount]);
+        }
+        self.input.consume(amount);
+    }
 }
 
 /// A line as it stands in a file.
@@ -250,9 +381,14 @@ impl fmt::Debug for Lines {
 }
 
 impl Lines {
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub fn open(path: &Path, cancelled: &Cancelled) -> io::Result<Self> {
         let read = Arc::default();
-        Ok(Self { file: path.to_owned(), input: unpacked(path, &read)?, read, number: 0, ended: false })
+        Ok(Self::of(path, unpacked(path, &read, cancelled)?, read))
+    }
+
+    /// Those of what was opened already.
+    pub(crate) fn of(path: &Path, input: Box<dyn BufRead + Send>, read: Arc<AtomicU64>) -> Self {
+        Self { file: path.to_owned(), input, read, number: 0, ended: false }
     }
 
     /// Bytes of the file that were read, packed as it lies.
@@ -316,7 +452,7 @@ impl Iterator for Lines {
 /// The runs of a file.
 pub fn runs(path: &Path) -> io::Result<impl Iterator<Item = Result<Run, Broken>> + use<>> {
     let file = path.to_owned();
-    Ok(Lines::open(path)?.map(move |line| {
+    Ok(Lines::open(path, &Cancelled::default())?.map(move |line| {
         let line = line?;
         parse(&line.bytes, Detail::FINGERPRINTS).map_err(|problem| Broken { file: file.clone(), line: line.number, problem })
     }))
@@ -326,7 +462,7 @@ pub fn runs(path: &Path) -> io::Result<impl Iterator<Item = Result<Run, Broken>>
 pub fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let ends = |path: &Path, end: &str| path.extension().is_some_and(|extension| extension == end);
     let is_trace = |path: &Path| path.is_file() && (ends(path, "jsonl") || (ends(path, "gz") && ends(&path.with_extension(""), "jsonl")));
-    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+    let mut files: Vec<PathBuf> = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
     files.retain(|path| is_trace(path));
     files.sort();
     Ok(files)

@@ -3,10 +3,10 @@
 use crate::format::{self, Format, Input, OpenError, Runs, input};
 use crate::labels::Labels;
 use crate::packed::{Frame, Frames, is_packed};
-use crate::trace::{Broken, Detail, Line, Lines, ReadAt, Run};
+use crate::trace::{Broken, Cancelled, Detail, Line, Lines, ReadAt, Run};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -63,7 +63,8 @@ impl<'a> Recorded<'a> {
 
     /// Whether a file that is not read is simply none of ours, since nobody named it.
     pub(crate) fn is_left_alone(&self, path: &Path, error: &OpenError) -> bool {
-        matches!(error, OpenError::Unknown { .. } | OpenError::Wrapped { .. }) && !self.given.iter().any(|given| given == path)
+        matches!(error, OpenError::Unknown { .. } | OpenError::Empty { .. } | OpenError::Wrapped { .. })
+            && !self.given.iter().any(|given| given == path)
     }
 }
 
@@ -111,7 +112,7 @@ pub struct Progress {
     bytes: AtomicU64,
     runs: AtomicU64,
     steps: AtomicU64,
-    cancelled: AtomicBool,
+    cancelled: Cancelled,
 }
 
 impl Progress {
@@ -136,11 +137,11 @@ impl Progress {
 
     /// Nothing more is read; what was read is still judged.
     pub fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Relaxed);
+        self.cancelled.cancel();
     }
 
     pub fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
+        self.cancelled.is_cancelled()
     }
 }
 
@@ -226,7 +227,9 @@ impl LeftAlone {
     pub(crate) fn add(&mut self, error: OpenError) {
         match error {
             OpenError::Wrapped { .. } => self.wrapped.merge(Found { count: 1, first: Some(error.to_string()) }),
-            OpenError::Unknown { path } => self.unknown.merge(Found { count: 1, first: Some(path.display().to_string()) }),
+            OpenError::Unknown { path } | OpenError::Empty { path } => {
+                self.unknown.merge(Found { count: 1, first: Some(path.display().to_string()) });
+            }
             // Those are complained about.
             OpenError::Unreadable { .. } | OpenError::Database { .. } => {}
         }
@@ -366,7 +369,10 @@ fn read(reading: &Reading<'_>, unread: &mut Unread, send: &mut dyn FnMut(Batch) 
     let mut bytes_before = 0;
     for (file, path) in reading.recorded.files.iter().enumerate() {
         let mut source = Source { reading, file, path: path.as_path().into(), number: &mut number, bytes_before, unread, send };
-        if let Err(problem) = source.read() {
+        // A pipe that was waited for until it was cancelled may have said nothing yet.
+        if let Err(problem) = source.read()
+            && !reading.progress.is_cancelled()
+        {
             source.unread.tell(file, Broken { file: path.clone(), line: 0, problem });
         }
         bytes_before += bytes_on_disk(path);
@@ -400,18 +406,18 @@ struct Source<'a> {
 
 impl Source<'_> {
     fn read(&mut self) -> Result<(), String> {
-        let Reading { recorded, detail, .. } = *self.reading;
+        let Reading { recorded, detail, progress: Progress { cancelled, .. }, .. } = self.reading;
         let format = recorded.format;
         let packed = match format {
             Some(format) => format == Format::Packed && !format::is_wrapped(recorded.opened(&self.path)),
             None => is_packed(recorded.opened(&self.path)).map_err(|error| error.to_string())?,
         };
         if packed {
-            let frames = Frames::open(recorded.opened(&self.path)).map_err(|error| error.to_string())?;
+            let frames = Frames::open(recorded.opened(&self.path), cancelled).map_err(|error| error.to_string())?;
             self.batches(frames, Frames::bytes_read, |frame| frame.bytes.len(), Load::Frames);
             return Ok(());
         }
-        let input = match input(recorded.opened(&self.path), format, detail) {
+        let input = match input(recorded.opened(&self.path), format, *detail, cancelled) {
             Err(error) if recorded.is_left_alone(&self.path, &error) => {
                 self.unread.left_alone.add(error);
                 return Ok(());
@@ -448,6 +454,8 @@ impl Source<'_> {
                     bytes += bytes_of(&item);
                     batch.push(item);
                 }
+                // What a pipe had not told to its end by then is not broken.
+                Some(Err(_)) if progress.is_cancelled() => break,
                 Some(Err(broken)) => self.unread.tell(self.file, broken),
                 None => break,
             }

@@ -7,9 +7,10 @@
 use crate::trace::{Detail, Kind, MESSAGE, Names, ReadAt, Run, Step, Texts, shown};
 use runguard_core::detect::stall::{Beside, CallEffect, is_framework, result_fingerprint, says_error};
 use runguard_core::fingerprint;
-use runguard_core::prices::{Prices, Usage};
+use runguard_core::prices::{Price, Prices, Usage};
 use serde_json::Value;
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 use xxhash_rust::xxh3::xxh3_64;
@@ -43,15 +44,36 @@ pub(super) struct Spent {
 
 static PRICES: LazyLock<Prices> = LazyLock::new(Prices::bundled);
 
+/// Names whose prices are kept: a file has a few models, and looking for one that the table writes in another way takes longer than reading a line.
+const MODELS: usize = 16;
+
+thread_local! {
+    static PRICED: RefCell<Vec<(String, Option<&'static Price>)>> = const { RefCell::new(Vec::new()) };
+}
+
+fn price(model: &str) -> Option<&'static Price> {
+    PRICED.with_borrow_mut(|known| {
+        if let Some((_, price)) = known.iter().find(|(name, _)| name == model) {
+            return *price;
+        }
+        let price = PRICES.price(model).map(|(price, _)| price);
+        if known.len() == MODELS {
+            known.clear();
+        }
+        known.push((model.to_owned(), price));
+        price
+    })
+}
+
 /// Whether it is the name of a model that the table of prices knows.
 pub(super) fn has_price(model: &str) -> bool {
-    PRICES.price(model).is_some()
+    price(model).is_some()
 }
 
 impl Spent {
     /// The source's own cost, or else by the table of prices.
     pub(super) fn of(model: &str, usage: &Usage, cost: Option<f64>) -> Self {
-        let by_table = || PRICES.price(model).map_or(0.0, |(price, _)| price.cost(usage).as_dollars());
+        let by_table = || price(model).map_or(0.0, |price| price.cost(usage).as_dollars());
         let dollars = cost.filter(|cost| cost.is_finite() && *cost >= 0.0).unwrap_or_else(by_table);
         Self { tokens: usage.total_tokens(), dollars }
     }

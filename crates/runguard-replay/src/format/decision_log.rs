@@ -259,8 +259,13 @@ impl Reader for Decisions {
 
 /// Whether a path is a database, or a folder that has the log's.
 pub(super) fn is_database(path: &Path) -> bool {
+    let path = database_of(path);
+    // What is read from a pipe is gone.
+    if !path.is_file() {
+        return false;
+    }
     let mut header = [0; HEADER.len()];
-    let file = File::open(database_of(path)).and_then(|mut file| file.read_exact(&mut header));
+    let file = File::open(path).and_then(|mut file| file.read_exact(&mut header));
     file.is_ok() && header == HEADER
 }
 

@@ -111,6 +111,15 @@ impl<R: BufRead> Records<R> {
         Self { input, ahead: io::Cursor::default(), line: 1, cut: None, in_list: false, recovered: false, found: None, ended: false }
     }
 
+    pub(super) const fn input_mut(&mut self) -> &mut R {
+        &mut self.input
+    }
+
+    /// What is left of it, and what was taken from it is gone.
+    pub(super) fn into_input(self) -> R {
+        self.input
+    }
+
     fn peek(&mut self) -> io::Result<Option<u8>> {
         if let Some(byte) = self.ahead.fill_buf()?.first() {
             return Ok(Some(*byte));

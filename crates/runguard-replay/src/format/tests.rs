@@ -54,7 +54,7 @@ fn read_as(bytes: &[u8], format: Format, file: &str, piece: usize) -> Vec<Result
     };
     let input: Box<dyn BufRead + Send> = Box::new(BufReader::with_capacity(piece, io::Cursor::new(bytes.to_vec())));
     let out = Out { file: Path::new(file).into(), format, detail: Detail::FINGERPRINTS, ready: VecDeque::new() };
-    Reading { records: Records::new(input), files: VecDeque::new(), read: Arc::default(), reader, out, ended: false }.collect()
+    Reading { records: Records::new(Heard::once(input)), files: VecDeque::new(), read: Arc::default(), reader, out, ended: false }.collect()
 }
 
 fn runs_of(name: &str) -> Vec<Run> {
@@ -90,11 +90,73 @@ fn every_format_is_told_by_its_content_and_has_a_code() {
     file.write_all(b"name,age\nada,36\n").unwrap();
     let error = guess(file.path()).unwrap_err().to_string();
     assert!(error.contains("claude-code") && error.contains("nothing at its beginning"), "{error}");
-    file.as_file().set_len(0).unwrap();
-    assert!(matches!(guess(file.path()), Err(OpenError::Unknown { .. })));
     assert!(matches!(guess(Path::new("/nowhere/at.all")), Err(OpenError::Unreadable { .. })));
     fs::write(file.path(), b"RGRUNS\n\x01").unwrap();
     assert_eq!(guess(file.path()).unwrap(), Format::Packed);
+}
+
+/// Whatever tells the format: the first record, one behind it, or none for sure.
+#[cfg(unix)]
+#[test]
+fn a_pipe_whose_format_is_guessed_is_read_from_its_beginning() {
+    let folder = tempfile::tempdir().unwrap();
+    for (number, (name, _)) in FIXTURES.into_iter().enumerate() {
+        let pipe = folder.path().join(format!("{number}-{}", name.rsplit('/').next().unwrap_or(name)));
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let (to, bytes) = (pipe.clone(), bytes_of(name));
+        let writes = std::thread::spawn(move || fs::write(to, bytes));
+        let told = |run: Result<Run, Broken>| run.map(|run| (run.model, run.steps)).map_err(|broken| (broken.line, broken.problem));
+        let read: Vec<_> = open(&pipe, None, Detail::FINGERPRINTS).unwrap().map(told).collect();
+        let expected: Vec<_> = open(&fixture(name), None, Detail::FINGERPRINTS).unwrap().map(told).collect();
+        assert!(name.contains('/') || read == expected, "{name}: {read:?}");
+        assert!(!read.is_empty() && writes.join().unwrap().is_ok(), "{name}");
+    }
+}
+
+#[test]
+fn a_file_without_letters_or_with_two_bytes_for_each_is_told_for_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.jsonl");
+    let told = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        let packed = folder.path().join("a.jsonl.gz");
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        fs::write(&packed, encoder.finish().unwrap()).unwrap();
+        [path.clone(), packed].map(|path| {
+            let error = open(&path, None, Detail::FINGERPRINTS).err().map(|error| error.to_string());
+            assert_eq!(error, guess(&path).err().map(|error| error.to_string()));
+            error.map(|error| error.replace(&*path.to_string_lossy(), "it"))
+        })
+    };
+    for nothing in ["", " \n\n", "\u{feff}", "\u{feff}\r\n"] {
+        assert_eq!(told(nothing.as_bytes()), [(); 2].map(|()| Some("it is empty".to_owned())), "{nothing:?}");
+    }
+    let text = String::from_utf8(bytes_of("traces.jsonl")).unwrap();
+    let list = String::from_utf8(bytes_of("openai.json")).unwrap();
+    for text in [&text, &list, &format!("\u{feff}{text}")] {
+        for bytes in [u16::to_le_bytes, u16::to_be_bytes] {
+            let two: Vec<u8> = text.encode_utf16().flat_map(bytes).collect();
+            let expected = "it is text in UTF-16: write it as UTF-8 (iconv -f UTF-16 -t UTF-8) and read what comes of it";
+            assert_eq!(told(&two), [(); 2].map(|()| Some(expected.to_owned())));
+        }
+    }
+    assert_eq!(told(text.as_bytes()), [None, None]);
+}
+
+/// A file has a few models; one that has many is priced as well.
+#[test]
+fn prices_are_the_same_however_many_models_there_are() {
+    use super::conversation::Spent;
+    use runguard_core::prices::{Prices, Usage};
+    let (usage, prices) = (Usage::new(1_000_000, 0), Prices::bundled());
+    let names = ["claude-sonnet-4-20250514", "gpt-4o", "no-such-model", "us.anthropic.claude-3-7-sonnet-20250219-v1:0", "GPT-4o"];
+    let many = (0..40).map(|number| format!("nobody-has-{number}"));
+    let names: Vec<String> = names.map(str::to_owned).into_iter().chain(many).collect();
+    for name in names.iter().chain(names.iter().rev()) {
+        let dollars = prices.price(name).map_or(0.0, |(price, _)| price.cost(&usage).as_dollars());
+        assert_eq!(Spent::of(name, &usage, None).dollars.to_bits(), dollars.to_bits(), "{name}");
+    }
 }
 
 /// Two calls at once, one of which fails, a third, an answer, a reply to it, a last word.
@@ -947,7 +1009,7 @@ proptest! {
         for format in Format::ALL.into_iter().filter(|format| *format != Format::Packed) {
             read_as(&bytes, format, "x", 7);
         }
-        guess_of(&bytes[..]);
+        let _ = guess_with(Records::new(&bytes[..]), |first| first.format, |format, _| format);
     }
 
     #[test]
@@ -963,7 +1025,7 @@ proptest! {
             }
         }
         read_as(&bytes, format, name, 64);
-        guess_of(&bytes[..]);
+        let _ = guess_with(Records::new(&bytes[..]), |first| first.format, |format, _| format);
     }
 
     /// Values of every kind where a format expects one of its own.

@@ -1,12 +1,13 @@
-//! What others pack recorded runs in, and is not unpacked here: who names such a file, or a folder with some, is told what to do.
+//! What recorded runs may come in and are not read from here, packed or written in another way: who names such a file, or a folder with some,
+//! is told what to do.
 
-use crate::trace;
+use crate::trace::{self, Cancelled};
 use std::fmt;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A packing: how such a file is called, where it says so by itself, and what makes runs of it that are read.
+/// How such a file is called, where it says by itself what it is, and what makes runs of it that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wrapping {
     what: &'static str,
@@ -16,7 +17,13 @@ pub struct Wrapping {
     mark: &'static [u8],
 }
 
-const WRAPPINGS: [Wrapping; 7] = [
+/// Text of two bytes a letter, which some shells write a program's output in. Not each of those files says so at its beginning, but JSON begins with
+/// one of two signs.
+const fn utf_16(mark: &'static [u8]) -> Wrapping {
+    Wrapping { what: "text in UTF-16", to_do: "write it as UTF-8 (iconv -f UTF-16 -t UTF-8)", ends: &[], at: 0, mark }
+}
+
+const WRAPPINGS: [Wrapping; 13] = [
     Wrapping { what: "a tar archive", to_do: "unpack it (tar xf)", ends: &[".tar", ".tgz"], at: 257, mark: b"ustar" },
     Wrapping { what: "a zip archive", to_do: "unpack it (unzip)", ends: &[".zip"], at: 0, mark: b"PK\x03\x04" },
     Wrapping { what: "a 7z archive", to_do: "unpack it (7z x)", ends: &[".7z"], at: 0, mark: b"7z\xbc\xaf\x27\x1c" },
@@ -24,6 +31,12 @@ const WRAPPINGS: [Wrapping; 7] = [
     Wrapping { what: "packed by xz", to_do: "unpack it (unxz)", ends: &[".xz"], at: 0, mark: b"\xfd7zXZ\0" },
     Wrapping { what: "packed by bzip2", to_do: "unpack it (bunzip2)", ends: &[".bz2"], at: 0, mark: b"BZh" },
     Wrapping { what: "a Parquet table", to_do: "write it as lines of JSON", ends: &[".parquet"], at: 0, mark: b"PAR1" },
+    utf_16(b"\xff\xfe"),
+    utf_16(b"\xfe\xff"),
+    utf_16(b"{\0"),
+    utf_16(b"[\0"),
+    utf_16(b"\0{"),
+    utf_16(b"\0["),
 ];
 
 impl fmt::Display for Wrapping {
@@ -44,6 +57,6 @@ pub(super) fn of(path: &Path) -> Option<Wrapping> {
         return None;
     }
     let mut start = Vec::new();
-    trace::unpacked(path, &Arc::default()).ok()?.take(512).read_to_end(&mut start).ok()?;
+    trace::unpacked(path, &Arc::default(), &Cancelled::default()).ok()?.take(512).read_to_end(&mut start).ok()?;
     WRAPPINGS.into_iter().find(|wrapping| start.get(wrapping.at..).is_some_and(|start| start.starts_with(wrapping.mark)))
 }

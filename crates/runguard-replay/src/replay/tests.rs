@@ -337,6 +337,46 @@ fn pipes_devices_and_links_in_a_circle_hold_nothing_up_and_count_nothing_twice()
     assert_eq!(files_of(&[folder.path().to_owned()]).unwrap(), [path("gone.jsonl"), path("sub/a.jsonl")]);
 }
 
+/// A pipe that nobody writes to waits to be opened already; one that is silent waits in the middle of a line.
+#[cfg(unix)]
+#[test]
+fn a_pipe_that_says_nothing_is_waited_for_until_it_is_cancelled() {
+    use std::io::Write;
+    let folder = tempfile::tempdir().unwrap();
+    let lines = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/traces.jsonl")).unwrap();
+    let guards = guards(caps());
+    let cancelled_after = |millis: u64, says: &[u8], format: Option<Format>, threads: usize| {
+        let pipe = folder.path().join(format!("{millis} {} {format:?} {threads}", says.len()));
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let (labels, progress, files) = (Labels::default(), Progress::default(), [pipe]);
+        let recorded = Recorded { format, ..Recorded::of(&files, &labels) };
+        let reading = Reading { recorded, detail: guards.detail(), threads, progress: &progress };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Held open until it is over, as by a program that is busy with something else.
+                let mut held = (!says.is_empty()).then(|| std::fs::OpenOptions::new().write(true).open(&files[0]).unwrap());
+                if let Some(held) = &mut held {
+                    held.write_all(&[says, b"{\"run_id\":\"half"].concat()).unwrap();
+                }
+                std::thread::sleep(std::time::Duration::from_millis(millis));
+                progress.cancel();
+                std::thread::sleep(std::time::Duration::from_millis(300));
+            });
+            let summary = replay(&reading, &Ask { guards: &guards, against: &[], by: &BY, pack: None }).unwrap();
+            assert_eq!((summary.finished, summary.broken_lines), (false, 0), "{format:?} {:?}", summary.broken);
+            summary.runs
+        })
+    };
+    for threads in [1, 3] {
+        for format in [None, Some(Format::Traces), Some(Format::Packed), Some(Format::OpenAi)] {
+            assert_eq!(cancelled_after(200, b"", format, threads), 0);
+        }
+        // On a busy machine it may take a while until what was said is read, from its beginning.
+        let is_read = |format| [300, 3_000, 30_000].into_iter().any(|millis| cancelled_after(millis, &lines, format, threads) == 3);
+        assert!(is_read(None) && is_read(Some(Format::Traces)));
+    }
+}
+
 #[test]
 fn what_sub_agents_did_is_told_with_the_project_of_their_session() {
     let of = |file: &str| {

@@ -146,6 +146,28 @@ fn what_is_long_is_learned_from_the_runs_that_are_read() {
 }
 
 #[test]
+fn what_is_long_is_learned_from_runs_that_are_folders_too() {
+    let folder = tempfile::tempdir().unwrap();
+    for run in 0..30 {
+        let events = folder.path().join(format!("{run}/events"));
+        std::fs::create_dir_all(&events).unwrap();
+        for call in 0..10 {
+            let event = serde_json::json!({
+                "kind": "ActionEvent", "source": "agent", "tool_name": "search", "tool_call_id": format!("c{call}"), "action": {"page": call},
+            });
+            std::fs::write(events.join(format!("event-{call}.json")), event.to_string()).unwrap();
+        }
+    }
+    let (labels, files) = (Labels::default(), crate::replay::files_of(&[folder.path().to_owned()]).unwrap());
+    assert!(files.len() == 30 && files.iter().all(|file| file.is_dir()));
+    let guards = guards(serde_json::json!({}), &[Watched::Stall], Caps::default()).unwrap();
+    let reading = Reading { recorded: Recorded::of(&files, &labels), detail: guards.detail(), threads: 2, progress: &Progress::default() };
+    let known = crate::replay::learned(&reading, guards).unwrap();
+    let nameless = Run { model: String::new(), ..run("openhands", Vec::new()) };
+    assert_eq!(known.stall_settings_for(&nameless, Preset::Coding).long_run.stop, 11);
+}
+
+#[test]
 fn what_is_volatile_by_settings_is_no_news() {
     let step = |number: u32| {
         let result = format!("[{number}] etag: a{number}, 3 rows");
