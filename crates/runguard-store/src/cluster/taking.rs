@@ -4,12 +4,12 @@
 //! as well. Only then something goes: the states that its rows made, those that came about in other sessions' steps, and at last the rows. From the
 //! first state on it is finished, whoever does it: as long as some of it is there, the rows say what else there is.
 
+use crate::cluster::claims::claim_of;
 use crate::cluster::entry::{self, decode_row, encode_row};
 use crate::cluster::erasing::{APART_MILLIS, Going, Held, Hold, hold};
 use crate::cluster::link::{CellName, EntryId, Put, Swap, SwapCell, Swapped};
-use crate::cluster::{
-    CATCH_UP_HELD, FLUSH, Inner, LOG_BEHIND, ROWS_OF_SESSION, TOMBSTONE_MILLIS, claim_of, foreign_cells_of, read_foreign_cells, recovery,
-};
+use crate::cluster::listed::{foreign_cells_of, read_foreign_cells};
+use crate::cluster::{CATCH_UP_HELD, FLUSH, Inner, LOG_BEHIND, ROWS_OF_SESSION, TOMBSTONE_MILLIS, recovery};
 use crate::error::StoreError;
 use crate::key::{Family, Key};
 use crate::log::{Order, RowFilter, RowWithEffects, encode_erasure};
