@@ -48,7 +48,7 @@ mod tests {
         (0..MOST_RUNS).for_each(|_| take("initech", "a", 5));
         (0..MOST_RUNS).for_each(|_| take("initech", "a", 900));
         let kind = |calls: u32| [("a".into(), Long { calls, tokens: 0 })].into_iter().collect::<LongRuns>();
-        let expected = [("acme", kind(27)), ("globex", kind(270)), ("initech", kind(5))].map(|(tenant, kinds)| (tenant.into(), kinds));
+        let expected = [("acme", kind(30)), ("globex", kind(297)), ("initech", kind(6))].map(|(tenant, kinds)| (tenant.into(), kinds));
         assert_eq!(learner.learnt(), KnownLengths::from(expected));
     }
 }

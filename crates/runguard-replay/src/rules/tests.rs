@@ -133,8 +133,8 @@ fn what_is_long_is_learned_from_the_runs_that_are_read() {
     let ended = |guards: &Guards, run: &Run| guards.watch().run(run).ended;
     let files = [file];
     let known = learned(serde_json::json!({}), &files);
-    assert_eq!(ended(&known, &getting_nowhere()), Some((36, Cause::Stall(StallRule::LongRun))), "nine of ten have 36 calls at most");
-    assert_eq!(known.stall_settings_for(&getting_nowhere(), Preset::Coding).long_run.stop, 37);
+    assert_eq!(ended(&known, &getting_nowhere()), Some((40, Cause::Stall(StallRule::LongRun))), "nine of ten have 36 calls at most");
+    assert_eq!(known.stall_settings_for(&getting_nowhere(), Preset::Coding).long_run.stop, 41);
     let another = Run { model: "another".into(), ..getting_nowhere() };
     assert_eq!((ended(&known, &another), known.stall_settings_for(&another, Preset::Coding).long_run.stop), (None, 0));
     for said in [serde_json::json!({"stall": {"long_run_learned": false}}), serde_json::json!({"stall": {"long_run": {"stop": 90}}})] {
@@ -142,7 +142,7 @@ fn what_is_long_is_learned_from_the_runs_that_are_read() {
     }
     let observed =
         learned(serde_json::json!({"stall": {"rules": {"stalled_long_run": "observe"}}}), &files).watch().run(&getting_nowhere());
-    assert_eq!((observed.ended, observed.alone[Ender::Stall as usize]), (None, Some(36)));
+    assert_eq!((observed.ended, observed.alone[Ender::Stall as usize]), (None, Some(40)));
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn what_is_long_is_learned_from_runs_that_are_folders_too() {
     let reading = Reading { recorded: Recorded::of(&files, &labels), detail: guards.detail(), threads: 2, progress: &Progress::default() };
     let known = crate::replay::learned(&reading, guards).unwrap();
     let nameless = Run { model: String::new(), ..run("openhands", Vec::new()) };
-    assert_eq!(known.stall_settings_for(&nameless, Preset::Coding).long_run.stop, 11);
+    assert_eq!(known.stall_settings_for(&nameless, Preset::Coding).long_run.stop, 12);
 }
 
 #[test]

@@ -8,10 +8,12 @@ use super::settings::{Ladder, StallSettings};
 
 /// Runs of a kind from which on it is said what is long among them.
 pub const LEAST_RUNS: usize = 30;
-/// A long run is longer than this share of the runs of its kind.
+/// What this share of the runs of its kind stays within is no long run.
 const SHARE: f64 = 0.90;
-/// Tokens differ more from run to run, by what is read, so there is room above.
-const ROOM_FOR_TOKENS: f64 = 1.5;
+/// Nor is what goes a little beyond: one run in ten does, and most of those come to a good end as well. So much more it may be, in calls and in
+/// tokens, which differ more from run to run, by what is read.
+const ROOM_FOR_CALLS: (u64, u64) = (11, 10);
+const ROOM_FOR_TOKENS: (u64, u64) = (7, 5);
 /// Fewer calls are no long run of any kind.
 const LEAST_CALLS: u32 = 8;
 
@@ -31,7 +33,7 @@ impl Long {
     /// use runguard_core::detect::stall::Long;
     ///
     /// let runs: Vec<(u64, u64)> = (1..=100).map(|calls| (calls, 1000 * calls)).collect();
-    /// assert_eq!(Long::of(&runs), Long { calls: 90, tokens: 140_000 });
+    /// assert_eq!(Long::of(&runs), Long { calls: 99, tokens: 130_000 });
     /// assert_eq!(Long::of(&runs[..29]), Long::default());
     /// ```
     pub fn of(runs: &[(u64, u64)]) -> Self {
@@ -41,12 +43,12 @@ impl Long {
 
     /// After how many calls a run is a long one, by those of others; `None` where too few are known.
     pub fn calls_of(calls: impl Iterator<Item = u64>) -> Option<u64> {
-        most_stay_within(calls)
+        most_and(calls, ROOM_FOR_CALLS)
     }
 
     /// The same of tokens: a number people would write, up to two digits.
     pub fn tokens_of(tokens: impl Iterator<Item = u64>) -> Option<u64> {
-        let most = (most_stay_within(tokens)? as f64 * ROOM_FOR_TOKENS).ceil() as u64;
+        let most = most_and(tokens, ROOM_FOR_TOKENS)?;
         let unit = 10_u64.pow(most.max(1).ilog10().saturating_sub(1));
         Some(most.div_ceil(unit).saturating_mul(unit))
     }
@@ -70,14 +72,14 @@ impl Long {
 /// More calls than that no ladder counts.
 const LONGEST: u32 = 999;
 
-/// What most of these stay within; those that are not known count for nothing.
-fn most_stay_within(amounts: impl Iterator<Item = u64>) -> Option<u64> {
+/// What most of these stay within, and the room above; those that are not known count for nothing.
+fn most_and(amounts: impl Iterator<Item = u64>, (times, of): (u64, u64)) -> Option<u64> {
     let mut amounts: Vec<u64> = amounts.filter(|amount| *amount > 0).collect();
     if amounts.len() < LEAST_RUNS {
         return None;
     }
     let place = (amounts.len() as f64 * SHARE - 1e-9).ceil() as usize - 1;
-    Some(*amounts.select_nth_unstable(place).1)
+    Some(amounts.select_nth_unstable(place).1.saturating_mul(times).div_ceil(of))
 }
 
 #[cfg(test)]
@@ -88,10 +90,10 @@ mod tests {
     #[test]
     fn what_is_long_is_said_from_thirty_runs_on_by_those_that_are_known() {
         let runs = |count: u64| (1..=count).map(|calls| (calls, 0)).collect::<Vec<_>>();
-        assert_eq!((Long::of(&runs(29)), Long::of(&runs(30))), (Long::default(), Long { calls: 27, tokens: 0 }));
+        assert_eq!((Long::of(&runs(29)), Long::of(&runs(30))), (Long::default(), Long { calls: 30, tokens: 0 }));
         let mixed: Vec<(u64, u64)> = runs(40).into_iter().map(|(calls, _)| (calls, if calls > 10 { 1_000 } else { 0 })).collect();
-        assert_eq!(Long::of(&mixed), Long { calls: 36, tokens: 1_500 }, "thirty say how many tokens they used");
-        assert_eq!(Long::tokens_of((1..=100).map(|number| 1234 * number)), Some(170_000), "166,590, up");
+        assert_eq!(Long::of(&mixed), Long { calls: 40, tokens: 1_400 }, "thirty say how many tokens they used");
+        assert_eq!(Long::tokens_of((1..=100).map(|number| 1234 * number)), Some(160_000), "155,484, up");
     }
 
     #[test]
