@@ -33,6 +33,7 @@ from runguard.adapters._usage import Tokens, may_be_billed
 
 TOLD = json.loads((pathlib.Path(__file__).parents[2] / "stories.json").read_text())
 STORIES = TOLD["stories"]
+ROUTES = {**runguard.adapters.openai.routes(), **runguard.adapters.anthropic.routes()}
 ERRORS = {
     "loop": LoopDetectedError,
     "stall": StallDetectedError,
@@ -205,6 +206,16 @@ def test_usage_is_counted_as_the_core_counts_it(usage: Dict[str, Any]) -> None:
         tokens = route.tokens(_readable({"usage": first, "service_tier": usage.get("service_tier")}))
     used = {name.removesuffix("_tokens"): count for name, count in usage["used"].items()}
     assert tokens == Tokens(**{"service_tier": "standard", **used})
+
+
+@pytest.mark.parametrize("said", TOLD["transcripts"], ids=lambda said: said["name"])
+def test_calls_and_results_are_found_in_a_request(said: Dict[str, Any]) -> None:
+    route = ROUTES[said["path"]]
+    calls, results = route.transcript(said["body"])
+    assert [list(call) for call in calls] == said["calls"]
+    assert {id_: result.result for id_, result in results.items()} == said["results"]
+    if "sent" in said:
+        assert route.with_nudges(said["body"], said["nudges"]) == said["sent"]
 
 
 def test_only_a_request_that_was_sent_may_be_billed() -> None:

@@ -8,7 +8,7 @@ import { routeOf } from '../dist/esm/models/routes.js'
 import { mayBeBilled } from '../dist/esm/prices.js'
 import { inBoth } from './both.mjs'
 
-const { stories, replies, sentences, usages, failures } = JSON.parse(readFileSync(new URL('../../stories.json', import.meta.url), 'utf8'))
+const { stories, replies, sentences, usages, transcripts, failures } = JSON.parse(readFileSync(new URL('../../stories.json', import.meta.url), 'utf8'))
 
 /** A service that gives these answers, one to each question. */
 async function answering(answers, use) {
@@ -212,6 +212,19 @@ for (const { name, path, reports, service_tier, used } of usages) {
     const { service_tier: servedAs = 'standard', ...counted } = used
     assert.equal(serviceTier, servedAs)
     assert.deepEqual({ ...camelCase(NOTHING), ...counts }, camelCase({ ...NOTHING, ...counted }))
+  })
+}
+
+for (const { name, path, body, calls, results, nudges, sent } of transcripts) {
+  it(`transcript: ${name}`, () => {
+    const route = routeOf('POST', path)
+    const found = route.transcript(body)
+    assert.deepEqual(
+      found.calls.map(({ id, tool, args }) => [id, tool, args]),
+      calls,
+    )
+    assert.deepEqual(Object.fromEntries([...found.results].map(([id, { result }]) => [id, result])), results)
+    if (sent !== undefined) assert.deepEqual(route.withNudges(body, new Map(Object.entries(nudges))), sent)
   })
 }
 

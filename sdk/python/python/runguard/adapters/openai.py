@@ -185,7 +185,7 @@ class _Responses(Route):
         for item in given if isinstance(given, (list, tuple)) else ():
             if _field(item, "role") == "user":
                 calls.clear()
-            elif _field(item, "type") == "function_call_output":
+            elif is_result(item):
                 results[_field(item, "call_id") or ""] = ToolResult(_field(item, "output"))
             else:
                 calls.extend(response_call(item))
@@ -194,7 +194,7 @@ class _Responses(Route):
     def with_nudges(self, body: Mapping[str, Any], nudges: Mapping[str, str]) -> Dict[str, Any]:
         items = []
         for item in body.get("input") or ():
-            nudge = nudges.get(_field(item, "call_id") or "") if _field(item, "type") == "function_call_output" else None
+            nudge = nudges.get(_field(item, "call_id") or "") if is_result(item) else None
             items.append({**item, "output": _appended(item["output"], nudge, "input_text")} if nudge else item)
         return {**body, "input": items}
 
@@ -275,6 +275,11 @@ def response_call(item: Any) -> List[ToolCall]:
     if kind == "custom_tool_call":
         return [ToolCall(_field(item, "call_id") or "", _field(item, "name") or "", _field(item, "input"))]
     return []
+
+
+def is_result(item: Any) -> bool:
+    """Of a function, or of another kind of tool that the caller runs: each has a name of its own."""
+    return str(_field(item, "type")).endswith("_call_output")
 
 
 def _appended(content: Any, nudge: str, part_type: str) -> Any:
