@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{LazyLock, OnceLock};
-pub use usage::{ServiceTier, Usage, UsageError};
+pub use usage::{ServiceTier, Usage, UsageError, raise_counts};
 
 const TOKENS_PER_PRICE: u128 = 1_000_000;
 

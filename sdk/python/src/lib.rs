@@ -56,6 +56,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(notices::trip_to_slack, module)?)?;
     module.add_function(wrap_pyfunction!(prices::cost_usd, module)?)?;
     module.add_function(wrap_pyfunction!(prices::read_usage, module)?)?;
+    module.add_function(wrap_pyfunction!(prices::usage_merge, module)?)?;
     module.add_function(wrap_pyfunction!(services::read_reply, module)?)?;
     module.add_function(wrap_pyfunction!(texts::fingerprint, module)?)?;
     module.add_function(wrap_pyfunction!(texts::plain_json, module)?)?;

@@ -5,7 +5,7 @@ use crate::{errors, values};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use runguard_core::money::NanoDollars;
-use runguard_core::prices::{Price, Prices, ServiceTier, UnknownModel, UnknownModelError, Usage, UsageError};
+use runguard_core::prices::{Price, Prices, ServiceTier, UnknownModel, UnknownModelError, Usage, UsageError, raise_counts};
 use runguard_core::run::Unpriced;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -86,6 +86,16 @@ fn read_unknown(unknown: &Bound<'_, PyAny>) -> PyResult<UnknownModel> {
         py,
         "unknown_model must be \"error\", \"free\", or a price such as {\"input\": 3, \"output\": 15} for a million tokens.",
     ))
+}
+
+/// What a stream has reported of its usage so far, and what it reports now: of both the JSON.
+#[pyfunction]
+pub(crate) fn usage_merge(earlier: &Bound<'_, PyAny>, later: &Bound<'_, PyAny>) -> PyResult<String> {
+    let read = |report| PyResult::Ok(serde_json::from_str(&values::json(report)?).unwrap_or_default());
+    let mut known = serde_json::Map::new();
+    raise_counts(&mut known, &read(earlier)?);
+    raise_counts(&mut known, &read(later)?);
+    Ok(Value::Object(known).to_string())
 }
 
 /// A number of tokens as a user gives it; a provider's None is no tokens.

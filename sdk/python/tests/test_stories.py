@@ -8,7 +8,7 @@ import json
 import pathlib
 import threading
 import uuid
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import pytest
 
@@ -191,15 +191,24 @@ def test_a_wrong_address_leaves_no_model_call_under_way() -> None:
                 run.model_call("gpt-4o", "hello")
 
 
+# The events of a stream that bring a report.
+EVENTS: Dict[str, Callable[[int, Any], Dict[str, Any]]] = {
+    "/chat/completions": lambda number, report: {"model": "m", "choices": [], "usage": report},
+    "/responses": lambda number, report: {"type": "response.in_progress", "response": {"model": "m", "usage": report}},
+    "/messages": lambda number, report: (
+        {"type": "message_delta", "usage": report} if number else {"type": "message_start", "message": {"model": "m", "usage": report}}
+    ),
+}
+
+
 @pytest.mark.parametrize("usage", TOLD["usages"], ids=lambda usage: usage["name"])
 def test_usage_is_counted_as_the_core_counts_it(usage: Dict[str, Any]) -> None:
-    route = {**runguard.adapters.openai.routes(), **runguard.adapters.anthropic.routes()}[usage["path"]]
+    route = ROUTES[usage["path"]]
     first, *later = usage["reports"]
     if later:
         reader = route.reader({})
-        reader.take(_readable({"type": "message_start", "message": {"model": "m", "usage": first}}))
-        for report in later:
-            reader.take(_readable({"type": "message_delta", "usage": report}))
+        for number, report in enumerate(usage["reports"]):
+            reader.take(_readable(EVENTS[usage["path"]](number, report)))
         assert reader.is_counted
         tokens = reader.tokens
     else:

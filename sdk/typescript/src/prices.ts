@@ -111,6 +111,13 @@ export function usageIn(provider: UsageProvider, report: unknown): Usage | null 
   }
 }
 
+/** What a stream has reported of its usage so far with what it reports now: both as the provider writes them. */
+export function usageMerged(earlier: object, later: unknown): object {
+  const status = wasm.usage_merge(writeTwo(resultToText(earlier), resultToText(later)), secondLength)
+  if (status !== DONE) throw failure(status)
+  return outputJson()
+}
+
 /** Dollars a model call costs. Throws UnknownModelError for a model without a price. */
 export function costUsd(model: string, usage: Usage): number {
   const tokens = counts(usage)

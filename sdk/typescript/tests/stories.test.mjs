@@ -194,6 +194,14 @@ const NOTHING = {
   audio_output_tokens: 0,
 }
 
+/** The events of a stream that bring a report. */
+const EVENTS = {
+  '/chat/completions': (usage) => ({ model: 'm', choices: [], usage }),
+  '/responses': (usage) => ({ type: 'response.in_progress', response: { model: 'm', usage } }),
+  '/messages': (usage, number) =>
+    number > 0 ? { type: 'message_delta', usage } : { type: 'message_start', message: { model: 'm', usage } },
+}
+
 for (const { name, path, reports, service_tier, used } of usages) {
   it(`usage: ${name}`, () => {
     const route = routeOf('POST', path)
@@ -201,8 +209,7 @@ for (const { name, path, reports, service_tier, used } of usages) {
     let usage
     if (later.length > 0) {
       const reader = route.reader({})
-      reader.take({ type: 'message_start', message: { model: 'm', usage: first } })
-      for (const report of later) reader.take({ type: 'message_delta', usage: report })
+      reports.forEach((report, number) => reader.take(EVENTS[path](report, number)))
       assert.ok(reader.isCounted)
       ;({ usage } = reader)
     } else {

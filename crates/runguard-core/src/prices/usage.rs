@@ -300,6 +300,32 @@ impl Usage {
     }
 }
 
+/// Takes what a stream reports of its usage into what it has reported before: totals so far. A number stays at its largest, since some say at
+/// the end that they have read nothing, and what is no count replaces none. What only the first report tells apart stays.
+///
+/// ```
+/// use runguard_core::prices::raise_counts;
+/// use serde_json::json;
+///
+/// let mut known = serde_json::Map::new();
+/// raise_counts(&mut known, &json!({ "input_tokens": 10, "output_tokens": 1, "cache_creation": { "ephemeral_1h_input_tokens": 200 } }));
+/// raise_counts(&mut known, &json!({ "input_tokens": 0, "output_tokens": 7, "cache_creation": null }));
+/// assert_eq!(json!(known), json!({ "input_tokens": 10, "output_tokens": 7, "cache_creation": { "ephemeral_1h_input_tokens": 200 } }));
+/// ```
+pub fn raise_counts(known: &mut Map<String, Value>, later: &Value) {
+    for (name, later) in later.as_object().into_iter().flatten().filter(|(_, later)| !later.is_null()) {
+        match (known.entry(name.clone()).or_insert(Value::Null), later) {
+            (Value::Object(parts), later @ Value::Object(_)) => raise_counts(parts, later),
+            (Value::Number(known), Value::Number(later)) if known.as_f64() >= later.as_f64() => {}
+            (Value::Array(known), Value::Array(later)) if known.len() > later.len() => {}
+            // What is no count does not take the place of one; what cannot be a count was never known.
+            (Value::Number(_) | Value::Object(_), Value::String(_) | Value::Bool(_) | Value::Array(_))
+            | (Value::Object(_), Value::Number(_)) => {}
+            (known, later) => *known = later.clone(),
+        }
+    }
+}
+
 /// Why a usage report could not be read.
 ///
 /// ```

@@ -62,6 +62,7 @@ interface Exports {
   may_be_billed(names: number): number
   unmetered(path: number): number
   usage_read(provider: number, report: number): number
+  usage_merge(earlier: number, later: number): number
   prices_unknown(choice: number): number
   breaker_new(settings: number): number
   breaker_free(handle: number): void

@@ -1,5 +1,5 @@
 /** How the APIs of model services write requests, answers and streams: what of it concerns a run. */
-import { unmetered, usageIn, type Usage } from '../prices.js'
+import { unmetered, usageIn, usageMerged, type Usage } from '../prices.js'
 import { DONE } from './events.js'
 
 type Json = any
@@ -191,6 +191,7 @@ class ChatReader implements Reader {
   usage: Usage | null = null
   isCounted = false
   #serviceTier: unknown
+  #report: object = {}
   readonly #usageWasAskedFor: boolean
   readonly #parts = new Map<string, { id: string; name: string; arguments: string; choice: unknown }>()
 
@@ -202,7 +203,9 @@ class ChatReader implements Reader {
     this.model = event.model || this.model
     this.#serviceTier = event.service_tier ?? this.#serviceTier
     if (event.usage) {
-      this.usage = openaiUsage(event.usage, this.#serviceTier)
+      // Some count as they go on.
+      this.#report = usageMerged(this.#report, event.usage)
+      this.usage = openaiUsage(this.#report, this.#serviceTier)
       this.isCounted = this.usage !== null
     }
     const finished: ToolCall[] = []
@@ -348,12 +351,14 @@ class ResponsesReader implements Reader {
   model = ''
   usage: Usage | null = null
   isCounted = false
+  #report: object = {}
 
   take(event: Json): ToolCall[] {
     // `completed`, `incomplete` and `failed` bring the whole response, and with it the usage.
     if (event.response) {
       this.model = event.response.model || this.model
-      this.usage = openaiUsage(event.response.usage, event.response.service_tier) ?? this.usage
+      this.#report = usageMerged(this.#report, event.response.usage)
+      this.usage = openaiUsage(this.#report, event.response.service_tier)
       this.isCounted = this.usage !== null
     }
     return event.type === 'response.output_item.done' ? responseCalls(event.item) : []
@@ -463,7 +468,7 @@ class MessagesReader implements Reader {
   model = ''
   usage: Usage | null = null
   isCounted = false
-  #report: Json = {}
+  #report: object = {}
   readonly #open = new Map<unknown, { id: string; name: string; json: string }>()
 
   take(event: Json): ToolCall[] {
@@ -494,11 +499,9 @@ class MessagesReader implements Reader {
     }
   }
 
-  /** Later reports replace earlier ones: the counts of a stream are totals so far. What only the first tells apart stays. */
   #reported(told: Json): boolean {
     if (typeof told !== 'object' || told === null) return this.isCounted
-    const counted = Object.entries(told).filter(([, value]) => value !== null && value !== undefined)
-    this.#report = { ...this.#report, ...Object.fromEntries(counted) }
+    this.#report = usageMerged(this.#report, told)
     this.usage = usageIn('anthropic', this.#report)
     return this.usage !== null
   }

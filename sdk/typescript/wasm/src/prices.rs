@@ -2,7 +2,7 @@
 
 use crate::boundary::{DONE, UNKNOWN_MODEL, answer, answer_text, refuse, with_texts};
 use runguard_core::money::NanoDollars;
-use runguard_core::prices::{Price, Prices, ServiceTier, UnknownModel, UnknownModelError, Usage};
+use runguard_core::prices::{Price, Prices, ServiceTier, UnknownModel, UnknownModelError, Usage, raise_counts};
 use runguard_core::run::sentence;
 use serde_json::Value;
 use std::cell::RefCell;
@@ -139,6 +139,18 @@ pub extern "C" fn unmetered(path: usize) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn may_be_billed(names: usize) -> i32 {
     with_texts([names], |[names]| i32::from(runguard_core::prices::may_be_billed(names.lines())))
+}
+
+/// Leaves in the output what a stream has reported of its usage so far with what it reports now, both as JSON.
+#[unsafe(no_mangle)]
+pub extern "C" fn usage_merge(earlier: usize, later: usize) -> i32 {
+    with_texts([earlier, later], |reports| {
+        let mut known = serde_json::Map::new();
+        for report in reports {
+            raise_counts(&mut known, &serde_json::from_str(report).unwrap_or_default());
+        }
+        answer(DONE, &known)
+    })
 }
 
 /// Reads a usage report, given as JSON, of a provider, and leaves the counts in the output.

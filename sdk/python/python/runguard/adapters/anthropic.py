@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, TypeVar
 
 from ._client import Reader, Route, ToolCall, ToolResult, Transcript, guard_client, parse_arguments
-from ._usage import Tokens, reported
+from ._usage import Tokens, merged
 
 if TYPE_CHECKING:
     from runguard import Run
@@ -127,8 +127,7 @@ class _MessagesReader(Reader):
         return []
 
     def _reported(self, usage: Any) -> None:
-        """Later reports replace earlier ones: the counts of a stream are totals so far. What only the first tells apart stays."""
-        self._report = {**self._report, **reported(usage)}
+        self._report = merged(self._report, usage)
         self.tokens = Tokens.read("anthropic", self._report)
 
     def came(self, event: Any) -> Any:

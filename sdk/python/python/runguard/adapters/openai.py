@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, TypeVar
 
 from ._client import Reader, Route, ToolCall, ToolResult, Transcript, guard_client, parse_arguments
-from ._usage import Tokens
+from ._usage import Tokens, merged
 
 if TYPE_CHECKING:
     from runguard import Run
@@ -96,6 +96,7 @@ class _ChatReader(Reader):
     def __init__(self, usage_was_asked_for: bool) -> None:
         self._usage_was_asked_for = usage_was_asked_for
         self._tier: Optional[str] = None
+        self._report: Dict[str, Any] = {}
         self._parts: Dict[Any, Dict[str, str]] = {}
 
     def take(self, event: Any) -> List[ToolCall]:
@@ -120,7 +121,9 @@ class _ChatReader(Reader):
         # The chunk with the usage need not say it.
         self._tier = getattr(event, "service_tier", None) or self._tier
         if getattr(event, "usage", None):
-            self.tokens = _tokens(event, self._tier)
+            # Some count as they go on.
+            self._report = merged(self._report, event.usage)
+            self.tokens = Tokens.read("openai", self._report, self._tier)
             self.is_counted = self.tokens is not None
 
     def came(self, event: Any) -> Any:
@@ -215,19 +218,20 @@ class _Responses(Route):
         return {**body, "max_output_tokens": max(max_output, 16)}
 
     def reader(self, asked_body: Mapping[str, Any]) -> Reader:
-        return _ResponsesReader(self)
+        return _ResponsesReader()
 
 
 class _ResponsesReader(Reader):
-    def __init__(self, route: _Responses) -> None:
-        self._route = route
+    def __init__(self) -> None:
+        self._report: Dict[str, Any] = {}
 
     def take(self, event: Any) -> List[ToolCall]:
         # `completed`, `incomplete` and `failed` bring the whole response, and with it the usage.
         response = getattr(event, "response", None)
         if response is not None:
             self.model = response.model or self.model
-            self.tokens = self._route.tokens(response) or self.tokens
+            self._report = merged(self._report, response.usage)
+            self.tokens = Tokens.read("openai", self._report, getattr(response, "service_tier", None))
             self.is_counted = self.tokens is not None
         return response_call(event.item) if event.type == "response.output_item.done" else []
 
@@ -263,9 +267,9 @@ def _chat_calls(message: Any) -> List[ToolCall]:
     return calls
 
 
-def _tokens(answer: Any, tier: Optional[str] = None) -> Optional[Tokens]:
-    """Of an answer, or of the chunk of a stream that has the usage; how it was served stands beside it."""
-    return Tokens.read("openai", answer.usage, getattr(answer, "service_tier", None) or tier)
+def _tokens(answer: Any) -> Optional[Tokens]:
+    """Of an answer; how it was served stands beside it."""
+    return Tokens.read("openai", answer.usage, getattr(answer, "service_tier", None))
 
 
 def response_call(item: Any) -> List[ToolCall]:
