@@ -52,6 +52,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(failures::call_begun, module)?)?;
     module.add_function(wrap_pyfunction!(failures::call_finished, module)?)?;
     module.add_function(wrap_pyfunction!(failures::reply_failed, module)?)?;
+    module.add_function(wrap_pyfunction!(notices::trip_facts, module)?)?;
     module.add_function(wrap_pyfunction!(notices::trip_to_pagerduty, module)?)?;
     module.add_function(wrap_pyfunction!(notices::trip_to_slack, module)?)?;
     module.add_function(wrap_pyfunction!(prices::cost_usd, module)?)?;

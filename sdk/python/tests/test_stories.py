@@ -48,7 +48,10 @@ ERRORS = {
 class Player:
     def __init__(self, story: Dict[str, Any], **service: Any) -> None:
         budget = BudgetTracker(**story["budget"], **service) if "budget" in story else None
-        self.run = Run(f"story-{uuid.uuid4()}", budget=budget, **story["run"], **service)
+        options = dict(story["run"])
+        if isinstance(options.get("stall"), dict):
+            options["stall"] = StallDetector(**options["stall"])
+        self.run = Run(f"story-{uuid.uuid4()}", budget=budget, **options, **service)
         self.held: Dict[str, Any] = {}
 
     def step(self, step: Dict[str, Any]) -> Optional[str]:
@@ -150,8 +153,9 @@ def test_with_these_answers(story: Dict[str, Any]) -> None:
         play(story, url=url)
 
 
-def test_what_comes_back_is_an_answer_or_somebodys_fault() -> None:
+def test_what_comes_back_is_an_answer_or_somebodys_fault(caplog: pytest.LogCaptureFixture) -> None:
     for reply in TOLD["replies"]:
+        caplog.clear()
         with answering([reply]) as url:
             client = Client(url)
             try:
@@ -165,6 +169,7 @@ def test_what_comes_back_is_an_answer_or_somebodys_fault() -> None:
                 seen = "input"
             client.close()
         assert seen == reply["is"], reply
+        assert [record.args[-1] for record in caplog.records if isinstance(record.args, tuple)] == reply.get("warns", []), reply
 
 
 def test_every_language_says_the_same_sentences(url: str) -> None:

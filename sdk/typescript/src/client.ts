@@ -4,12 +4,15 @@ import { GuardRoutes, type BudgetCheckRequest, type BudgetReleaseRequest } from 
 
 export type * from './routes.js'
 
+/** As in Python. */
+const TIMEOUT_MS = 2000
+
 export interface ClientOptions {
   /** Where the service is: `http://127.0.0.1:8100`. */
   url: string
   /** A key made with `runguard key create`. Not needed on loopback while no key exists. */
   apiKey?: string | undefined
-  /** How long an answer may take. Default 5000. */
+  /** How long an answer may take. Default 2000. */
   timeoutMs?: number | undefined
   /**
    * What happens when the service cannot be asked. `false` (default): ServiceError. `true`: guards answer
@@ -330,7 +333,9 @@ export class GuardClient extends GuardRoutes {
     try {
       // A redirect is not followed: the question would become another.
       const response = await this.#send('POST', path, { body, headers, signal: options.signal, redirect: 'manual' })
-      return { status: response.status, text: await response.text() }
+      const text = await response.text()
+      for (const warning of warningsIn(text)) console.warn(`runguard: POST ${path}: ${warning}`)
+      return { status: response.status, text }
     } catch (error) {
       if (error instanceof ServiceError) return error
       throw error
@@ -361,7 +366,7 @@ export class GuardClient extends GuardRoutes {
     path: string,
     extra: { body?: string; headers?: Record<string, string>; signal?: AbortSignal | undefined; stream?: boolean; redirect?: RequestRedirect } = {},
   ): Promise<Response> {
-    const { apiKey, timeoutMs = 5000 } = this.#options
+    const { apiKey, timeoutMs = TIMEOUT_MS } = this.#options
     const ask = this.#options.fetch ?? fetch
     const abort = new AbortController()
     const stop = () => abort.abort(extra.signal?.reason)
@@ -417,6 +422,12 @@ function decided({ status, text }: Reply): Answer | ServiceError {
   const problem = problemOf(status, answer)
   if (problem instanceof ServiceError && (status === 408 || status === 429 || status >= 500)) return problem
   throw problem
+}
+
+/** What the service noticed in a request that it answered: a name that it does not know, a limit that it does not allow. */
+function warningsIn(text: string): unknown[] {
+  const answer = text.includes('"warnings"') ? parsed(text) : null
+  return isObject(answer) && Array.isArray(answer['warnings']) ? answer['warnings'] : []
 }
 
 function isObject(value: unknown): value is Record<string, unknown> {

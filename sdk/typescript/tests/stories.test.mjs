@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { createServer } from 'node:http'
-import { after, before, it } from 'node:test'
+import { after, before, it, mock } from 'node:test'
 import { startService } from '../../../examples/test/service.mjs'
 import { routeOf } from '../dist/esm/models/routes.js'
 import { mayBeBilled } from '../dist/esm/prices.js'
@@ -146,6 +146,7 @@ inBoth('stories', (sdk) => {
     for (const reply of replies) {
       await answering([reply, reply], async (url) => {
         const away = []
+        const warn = mock.method(console, 'warn', () => {})
         const client = new sdk.GuardClient({ url, failOpen: true, onFailedOpen: (error) => away.push(error) })
         const place = JSON.stringify(reply)
         const asked = client.handoff({})
@@ -153,6 +154,9 @@ inBoth('stories', (sdk) => {
         if (reply.says !== undefined) assert.deepEqual(await asked, { allow: true, ...reply.says }, place)
         const byCore = await seen(sdk.LoopDetector.remote({ client }).record('a'))
         assert.equal(away.length === 2 ? 'away' : byCore, reply.is, place)
+        warn.mock.restore()
+        const warned = warn.mock.calls.map(({ arguments: [text] }) => text.replace(/^runguard: POST \S+ /, ''))
+        assert.deepEqual(warned, [...(reply.warns ?? []), ...(reply.warns ?? [])], place)
       })
     }
   })
@@ -171,6 +175,7 @@ inBoth('stories', (sdk) => {
 
   for (const { name, kept_by, budget, run, steps, answers } of stories) {
     const options = camelCase(run)
+    if (typeof options.stall === 'object') options.stall = camelCase(options.stall)
     if (kept_by.includes('answers')) {
       it(`with these answers: ${name}`, () => answering(answers, (url) => play(remote(url, budget, run), steps)))
     }

@@ -24,6 +24,7 @@ interface Exports {
   output_length(): number
   similarity(left: number, right: number, autojunk: number): number
   fingerprint(json: number, ignored: number): number
+  trip_facts(error: number): number
   trip_to_slack(facts: number, source: number): number
   trip_to_pagerduty(facts: number, source: number, routingKey: number): number
   loop_new(repeats: number, maxCycleLen: number, windowSeconds: number, maxCalls: number): number
