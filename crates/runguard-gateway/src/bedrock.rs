@@ -4,7 +4,6 @@
 //! API key is no signature, and passes.
 
 pub(crate) mod answers;
-mod family;
 
 use crate::OWN_KEY;
 use crate::api::{Api, Kind};
@@ -12,9 +11,9 @@ use crate::members::{BadBody, Members};
 use crate::question::{KnownAs, Question};
 use crate::refusal::Refusal;
 use crate::upstream::Credentials;
-pub(crate) use family::Family;
 use http::header::{AUTHORIZATION, HeaderName};
 use http::{HeaderMap, Method, StatusCode};
+pub(crate) use runguard_core::model_question::Family;
 use runguard_core::prices::Prompt;
 use runguard_engine::Caller;
 use runguard_engine::settings::Upstream;

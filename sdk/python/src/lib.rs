@@ -65,6 +65,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(texts::similarity, module)?)?;
     module.add_function(wrap_pyfunction!(texts::answer_size, module)?)?;
     module.add_function(wrap_pyfunction!(texts::unmetered, module)?)?;
+    module.add_function(wrap_pyfunction!(texts::asked_of_model, module)?)?;
     module.add_function(wrap_pyfunction!(texts::may_be_billed, module)?)?;
     module.add_function(wrap_pyfunction!(texts::usual_tokens, module)?)?;
     module.add("RESERVATION_ENDED", runguard_core::run::RESERVATION_ENDED)?;

@@ -28,7 +28,7 @@ from runguard import (
     ToolLimitError,
     UnknownModelError,
 )
-from runguard.adapters._client import _readable
+from runguard.adapters._client import Asked, _readable
 from runguard.adapters._usage import Tokens, may_be_billed
 
 TOLD = json.loads((pathlib.Path(__file__).parents[2] / "stories.json").read_text())
@@ -230,6 +230,22 @@ def test_calls_and_results_are_found_in_a_request(said: Dict[str, Any]) -> None:
     assert {id_: result.result for id_, result in results.items()} == said["results"]
     if "sent" in said:
         assert route.with_nudges(said["body"], said["nudges"]) == said["sent"]
+
+
+@pytest.mark.parametrize("asks", TOLD["questions"], ids=lambda asks: asks["name"])
+def test_what_a_request_asks_for_is_read(asks: Dict[str, Any]) -> None:
+    path = max((path for path in ROUTES if asks["path"].partition("?")[0].endswith(path)), key=len)
+    asked = Asked.of(ROUTES[path], asks["body"])
+    assert (asked.max_output, asked.choices, list(asked.bounds)) == (asks["max_output"], asks["choices"], asks["bounds"])
+    assert asked.unmetered is None if asks["unmetered"] is None else asks["unmetered"] in str(asked.unmetered)
+    for run in (Run(max_tokens=1000), Run(), Run(budget=BudgetTracker(max_tokens=1000))):
+        assert asked.allowed(run) is asked, "tokens are counted whatever they cost"
+    for run in (Run(max_usd=1), Run(budget=BudgetTracker(max_usd=1)), Run(max_tokens=1000, budget=BudgetTracker(max_usd=1))):
+        if asked.unmetered is None:
+            assert asked.allowed(run) is asked
+        else:
+            with pytest.raises(InvalidInputError):
+                asked.allowed(run)
 
 
 def test_only_a_request_that_was_sent_may_be_billed() -> None:

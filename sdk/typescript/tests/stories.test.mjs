@@ -5,10 +5,12 @@ import { createServer } from 'node:http'
 import { after, before, it, mock } from 'node:test'
 import { startService } from '../../../examples/test/service.mjs'
 import { routeOf } from '../dist/esm/models/routes.js'
-import { mayBeBilled } from '../dist/esm/prices.js'
+import { Spending } from '../dist/esm/models/tellers.js'
+import { InvalidInputError, Run } from '../dist/esm/index.js'
+import { askedOfModel, mayBeBilled } from '../dist/esm/prices.js'
 import { inBoth } from './both.mjs'
 
-const { stories, replies, sentences, usages, transcripts, failures } = JSON.parse(readFileSync(new URL('../../stories.json', import.meta.url), 'utf8'))
+const { stories, replies, sentences, usages, transcripts, questions, failures } = JSON.parse(readFileSync(new URL('../../stories.json', import.meta.url), 'utf8'))
 
 /** A service that gives these answers, one to each question. */
 async function answering(answers, use) {
@@ -237,6 +239,21 @@ for (const { name, path, body, calls, results, nudges, sent } of transcripts) {
     )
     assert.deepEqual(Object.fromEntries([...found.results].map(([id, { result }]) => [id, result])), results)
     if (sent !== undefined) assert.deepEqual(route.withNudges(body, new Map(Object.entries(nudges))), sent)
+  })
+}
+
+for (const { name, path, body, max_output, choices, bounds, unmetered } of questions) {
+  it(`question: ${name}`, async () => {
+    const route = routeOf('POST', path)
+    const asked = askedOfModel(route.path, body.model, body)
+    assert.deepEqual({ ...asked, unmetered: null }, { max_output, choices, bounds, unmetered: null })
+    if (unmetered === null) assert.equal(asked.unmetered, null)
+    else assert.ok(asked.unmetered?.includes(unmetered), asked.unmetered)
+    // As a hooked client asks.
+    const begun = async (options, of) => (await new Spending(new Run(options)).begin(route, of, true)) !== null
+    for (const options of [{ maxTokens: 10_000_000 }, {}]) assert.ok(await begun(options, body))
+    if (unmetered === null) assert.ok(await begun({ maxUsd: 100 }, { ...body, model: 'gpt-4o-mini' }))
+    else await assert.rejects(begun({ maxUsd: 100 }, body), InvalidInputError)
   })
 }
 

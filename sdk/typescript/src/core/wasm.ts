@@ -62,6 +62,8 @@ interface Exports {
   answer_size(answer: number): number
   may_be_billed(names: number): number
   unmetered(path: number): number
+  asked_of_model(path: number, model: number, body: number): number
+  run_limits_dollars(handle: number): number
   usage_read(provider: number, report: number): number
   usage_merge(earlier: number, later: number): number
   prices_unknown(choice: number): number

@@ -1,6 +1,7 @@
 //! What a model call costs.
 
-use crate::boundary::{DONE, UNKNOWN_MODEL, answer, answer_text, refuse, with_texts};
+use crate::boundary::{DONE, TOLD, UNKNOWN_MODEL, answer, answer_text, refuse, with_texts};
+use runguard_core::model_question::Asked;
 use runguard_core::money::NanoDollars;
 use runguard_core::prices::{Price, Prices, ServiceTier, UnknownModel, UnknownModelError, Usage, raise_counts};
 use runguard_core::run::sentence;
@@ -133,6 +134,12 @@ pub extern "C" fn answer_size(answer: usize) -> f64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn unmetered(path: usize) -> i32 {
     with_texts([path], |[path]| runguard_core::prices::unmetered(path).map_or(DONE, refuse))
+}
+
+/// What a request to a provider asks for, given as JSON: [`Asked`], left in the output. Nothing of a path of which nothing is known.
+#[unsafe(no_mangle)]
+pub extern "C" fn asked_of_model(path: usize, model: usize, body: usize) -> i32 {
+    with_texts([path, model, body], |[path, model, body]| Asked::read(path, model, body).map_or(DONE, |asked| answer(TOLD, &asked)))
 }
 
 /// Whether a request that ended with an error of these names, one a line, may have been answered, and billed.

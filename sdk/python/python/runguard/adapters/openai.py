@@ -15,7 +15,7 @@ user says something new.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, TypeVar
 
 from ._client import Reader, Route, ToolCall, ToolResult, Transcript, guard_client, parse_arguments
 from ._usage import Tokens, merged
@@ -29,7 +29,7 @@ __all__ = ["guard_openai"]
 
 
 def routes() -> Dict[str, Route]:
-    return {"/chat/completions": _Chat(), "/completions": _Completions(), "/responses": _Responses(), "/embeddings": _Embeddings()}
+    return {route.path: route for route in (_Chat(), _Completions(), _Responses(), _Embeddings())}
 
 
 def guard_openai(client: OpenAIClient, run: Run) -> OpenAIClient:
@@ -43,6 +43,8 @@ def _field(item: Any, name: str) -> Any:
 
 
 class _Chat(Route):
+    path = "/chat/completions"
+
     def transcript(self, body: Mapping[str, Any]) -> Transcript:
         calls: List[ToolCall] = []
         results: Dict[str, ToolResult] = {}
@@ -71,18 +73,6 @@ class _Chat(Route):
 
     def came(self, answer: Any) -> Any:
         return answer.choices
-
-    def max_output(self, body: Mapping[str, Any]) -> Any:
-        return body.get("max_completion_tokens") or body.get("max_tokens") or None
-
-    def choices(self, body: Mapping[str, Any]) -> Any:
-        return body.get("n")
-
-    def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
-        # Models that think refuse the older name, and servers that only speak like OpenAI may not know the newer one.
-        is_openai = str(body.get("model")).rpartition("/")[2].startswith(("gpt-", "chatgpt-", "o1", "o3", "o4"))
-        name = next((name for name in ("max_completion_tokens", "max_tokens") if body.get(name)), "max_completion_tokens" if is_openai else "max_tokens")
-        return {**body, name: max_output}
 
     def prepare_stream(self, body: Dict[str, Any]) -> Dict[str, Any]:
         # Without this a streamed chat completion reports no usage at all.
@@ -133,10 +123,6 @@ class _ChatReader(Reader):
         return not self._usage_was_asked_for and not event.choices and getattr(event, "usage", None) is not None
 
 
-# What the API of completions writes where nobody says how much.
-_USUAL_COMPLETION = 16
-
-
 class _WithoutTools(Route):
     def transcript(self, body: Mapping[str, Any]) -> Transcript:
         return Transcript([], {})
@@ -151,21 +137,10 @@ class _WithoutTools(Route):
 class _Completions(_WithoutTools, _Chat):
     """The older completions: a text goes on."""
 
+    path = "/completions"
+
     def came(self, answer: Any) -> Any:
         return [choice.text for choice in answer.choices]
-
-    def max_output(self, body: Mapping[str, Any]) -> Any:
-        return body.get("max_tokens") or _USUAL_COMPLETION
-
-    def choices(self, body: Mapping[str, Any]) -> Any:
-        # Of `best_of` all are written and paid, and each of several prompts has as many.
-        prompt = body.get("prompt")
-        prompts = len(prompt) if isinstance(prompt, (list, tuple)) and not all(isinstance(part, int) for part in prompt) else 1
-        each = [given for given in (body.get("n"), body.get("best_of")) if isinstance(given, int)]
-        return max(each, default=1) * prompts
-
-    def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
-        return {**body, "max_tokens": max_output}
 
     def reader(self, asked_body: Mapping[str, Any]) -> Reader:
         return _CompletionsReader(usage_was_asked_for=bool((asked_body.get("stream_options") or {}).get("include_usage")))
@@ -181,6 +156,8 @@ class _CompletionsReader(_ChatReader):
 
 
 class _Responses(Route):
+    path = "/responses"
+
     def transcript(self, body: Mapping[str, Any]) -> Transcript:
         calls: List[ToolCall] = []
         results: Dict[str, ToolResult] = {}
@@ -210,12 +187,9 @@ class _Responses(Route):
     def came(self, answer: Any) -> Any:
         return answer.output
 
-    def max_output(self, body: Mapping[str, Any]) -> Any:
-        return body.get("max_output_tokens") or None
-
-    def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
+    def shortened(self, body: Dict[str, Any], max_output: int, bounds: Sequence[str]) -> Dict[str, Any]:
         # The API takes no fewer.
-        return {**body, "max_output_tokens": max(max_output, 16)}
+        return super().shortened(body, max(max_output, 16), bounds)
 
     def reader(self, asked_body: Mapping[str, Any]) -> Reader:
         return _ResponsesReader()
@@ -242,17 +216,13 @@ class _ResponsesReader(Reader):
 class _Embeddings(_WithoutTools):
     """Nothing is written."""
 
+    path = "/embeddings"
+
     def tokens(self, answer: Any) -> Optional[Tokens]:
         return _tokens(answer)
 
     def came(self, answer: Any) -> Any:
         return None
-
-    def max_output(self, body: Mapping[str, Any]) -> Any:
-        return 0
-
-    def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
-        return body
 
 
 def _chat_calls(message: Any) -> List[ToolCall]:
