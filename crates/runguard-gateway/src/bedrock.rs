@@ -199,7 +199,7 @@ pub(crate) fn question(asked: &BedrockPath, known_as: &KnownAs<'_>, headers: &He
     let mut question = Question::read(asked.api, known_as, body)?;
     question.streams = asked.streams;
     if matches!(asked.api, Api::Converse | Api::Invoke(Family::Nova)) {
-        let mut prompt = Prompt { bytes: body.whole_text().len() as u64, attachments: 0 };
+        let mut prompt = Prompt { bytes: body.whole_text().len() as u64, ..Prompt::default() };
         let documents = body.get("messages").map_or(0, |messages| enclosed(messages, DEEPEST, &mut prompt));
         question.enclose(body.whole_text(), prompt);
         question.documents = question.documents.max(documents);

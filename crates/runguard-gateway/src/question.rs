@@ -8,10 +8,12 @@ use crate::enclosed::{self, Enclosed};
 use crate::members::{BadBody, Members};
 use crate::thinking;
 use bytes::Bytes;
+use memchr::memmem::Finder;
 pub(crate) use runguard_core::model_question::model_of;
 use runguard_core::model_question::{self, CONVERSATION, PREVIOUS};
-use runguard_core::prices::{LONGEST_ANSWER, Prices, Prompt, ServiceTier, Usage};
+use runguard_core::prices::{LONGEST_ANSWER, Prices, Prompt, ServiceTier, Usage, most_words, tokens_of_an_image};
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 /// Longest name of a model that anybody has; a longer one is refused, so that no log line is made of it.
 const LONGEST_MODEL: usize = 256;
@@ -81,35 +83,10 @@ impl<'a> KnownAs<'a> {
     }
 }
 
-/// The most tokens that so much text has, by its kinds of characters. Measured with OpenAI's tokenizers: UUIDs have 1.56 bytes a token, CSV
-/// 1.72, base64 1.40, emoji 1.46; prose has four. What has no blank for long is no word, and may have a token a byte.
-fn most_words(text: &str) -> u64 {
-    let plain = text.bytes().filter(|byte| byte.is_ascii_lowercase() || *byte == b' ').count() as u64;
-    let plain = plain.saturating_sub(letters_in_long_runs(text.as_bytes()));
-    plain / 2 + (text.len() as u64 - plain)
-}
-
-/// How many small letters stand in runs that are longer than any word.
-fn letters_in_long_runs(text: &[u8]) -> u64 {
-    /// As long as no word is.
-    const LONG: usize = 32;
-    let is_letter = |byte: &u8| byte.is_ascii_lowercase();
-    let (mut letters, mut at) = (0, LONG - 1);
-    // Every run that is long has a letter at one of these places.
-    while let Some(byte) = text.get(at) {
-        if !is_letter(byte) {
-            at += LONG;
-            continue;
-        }
-        let before = text[..at].iter().rev().take_while(|byte| is_letter(byte)).count();
-        let behind = text[at..].iter().take_while(|byte| is_letter(byte)).count();
-        if before + behind >= LONG {
-            letters += (before + behind) as u64;
-        }
-        // The next run begins behind a byte that is no letter.
-        at += behind + LONG;
-    }
-    letters
+/// Whether an image in it is to be looked at as it is.
+fn shows_originals(text: &str) -> bool {
+    static ORIGINALS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"original\""));
+    ORIGINALS.find(text.as_bytes()).is_some()
 }
 
 /// What of a question is enclosed and not counted as words, in tokens as [`most_words`] has it, at the least.
@@ -129,7 +106,7 @@ impl Question {
         let max_output = model_question::max_output(api, body)?;
         let text = body.whole_text();
         let Enclosed { bytes, images, documents } = enclosed::find(api, body);
-        let prompt = Prompt { bytes: (text.len() as u64).saturating_sub(bytes), attachments: images };
+        let prompt = Prompt { bytes: (text.len() as u64).saturating_sub(bytes), attachments: images, ..Prompt::default() };
         let wants_usage = body.object("stream_options")?.is_some_and(|options| options.get("include_usage") == Some("true"));
         let said_tier = body.text("service_tier")?;
         let words = most_words(text).saturating_sub(prompt_bytes_left_out(&prompt, text));
@@ -139,7 +116,7 @@ impl Question {
         // Of a prediction what does not come true is paid as what is written.
         let predicted =
             body.get("prediction").map_or(0, |prediction| dearer::predicted(priced, most_words(prediction)).saturating_mul(choices));
-        let of_an_image = enclosed::tokens_of_an_image(priced, text);
+        let of_an_image = tokens_of_an_image(priced, shows_originals(text));
         let referred = body.get("input").filter(|_| api == Api::Responses).map(elsewhere::referred).unwrap_or_default();
         if referred.names().any(|name| !is_name(name)) {
             return Err(BadBody::Member { name: "input", problem: "names an item by what is not the id of anything" });
@@ -446,15 +423,13 @@ mod tests {
     }
 
     #[test]
-    fn letters_that_are_no_words_may_have_a_token_each() {
-        let prose = "all of it was read once more and then some ".repeat(40);
-        assert_eq!(most_words(&prose), prose.len() as u64 / 2);
-        for (before, length) in [(0, 32), (5, 33), (31, 40), (63, 300), (7, 5_000)] {
-            let text = format!("{}{} {prose}", "a ".repeat(before), "qxz".repeat(length));
-            let plain = text.len() as u64 - 3 * length as u64;
-            assert_eq!(most_words(&text), plain / 2 + 3 * length as u64, "{before} {length}");
-        }
-        assert_eq!(most_words(&"x".repeat(31)), 15);
+    fn an_image_that_is_looked_at_as_it_is_has_more_tokens() {
+        let of = |detail: &str| {
+            let image = json!({"type": "image_url", "image_url": {"url": "https://example.com/a.png", "detail": detail}});
+            let asked = read(Api::Chat, &json!({"model": "gpt-4o", "messages": [{"role": "user", "content": [image]}]}));
+            asked.most_prompt - asked.most_words
+        };
+        assert_eq!((of("high"), of("original")), (5_000, 12_000));
     }
 
     #[test]
