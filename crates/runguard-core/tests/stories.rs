@@ -48,7 +48,11 @@ fn every_usage_is_counted() {
         for told in expected["reports"].as_array().unwrap() {
             raise_counts(&mut report, told);
         }
-        let read = if expected["path"] == "/messages" { Usage::from_anthropic } else { Usage::from_openai };
+        let read = match expected["path"].as_str().unwrap() {
+            "/messages" => Usage::from_anthropic,
+            "langchain" => Usage::from_langchain,
+            _ => Usage::from_openai,
+        };
         let usage = read(&Value::Object(report)).unwrap();
         let usage = expected["service_tier"].as_str().map_or(usage, |tier| usage.in_tier(ServiceTier::named(tier)));
         assert_eq!(usage, serde_json::from_value(expected["used"].clone()).unwrap(), "{expected}");

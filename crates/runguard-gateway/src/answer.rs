@@ -598,7 +598,7 @@ mod tests {
     fn a_stream_is_counted_as_the_stories_of_all_languages_have_it() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../sdk/stories.json");
         let stories: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
-        for expected in stories["usages"].as_array().unwrap() {
+        for expected in stories["usages"].as_array().unwrap().iter().filter(|usage| usage["path"] != "langchain") {
             let api = match expected["path"].as_str().unwrap() {
                 "/chat/completions" => Api::Chat,
                 "/responses" => Api::Responses,

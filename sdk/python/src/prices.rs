@@ -156,7 +156,10 @@ pub(crate) fn read_usage<'py>(
         "anthropic" => Usage::from_anthropic,
         "bedrock" => Usage::from_bedrock,
         "gemini" => Usage::from_gemini,
-        _ => return Err(errors::invalid_input(py, "provider must be \"openai\", \"anthropic\", \"bedrock\" or \"gemini\".")),
+        "langchain" => Usage::from_langchain,
+        _ => {
+            return Err(errors::invalid_input(py, "provider must be \"openai\", \"anthropic\", \"bedrock\", \"gemini\" or \"langchain\"."));
+        }
     };
     let report: Value = serde_json::from_str(&values::json(report)?).unwrap_or_default();
     let usage = read(&report).map_err(|error| errors::invalid_input(py, values::sentence(&error)))?;
@@ -168,6 +171,9 @@ pub(crate) fn read_usage<'py>(
     counts.set_item("cache_write_1h_tokens", usage.cache_write_1h_tokens)?;
     counts.set_item("audio_input_tokens", usage.audio_input_tokens)?;
     counts.set_item("audio_output_tokens", usage.audio_output_tokens)?;
-    counts.set_item("service_tier", service_tier.map_or(usage.service_tier, ServiceTier::named).name())?;
+    // What the report says itself goes before what stands beside it.
+    let beside = || service_tier.map_or(ServiceTier::Standard, ServiceTier::named);
+    let tier = if usage.service_tier == ServiceTier::Standard { beside() } else { usage.service_tier };
+    counts.set_item("service_tier", tier.name())?;
     Ok(counts)
 }

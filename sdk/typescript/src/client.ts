@@ -1,5 +1,6 @@
 /** The RunGuard service over HTTP: one method a route. Bodies have the names of the HTTP interface, both ways. */
 import { InvalidInputError, RunGuardError, ServiceError } from './errors.js'
+import { EventCutter, linesOf } from './models/events.js'
 import { GuardRoutes, type BudgetCheckRequest, type BudgetReleaseRequest } from './routes.js'
 
 export type * from './routes.js'
@@ -461,27 +462,18 @@ function withQuery(path: string, query: object): string {
 
 async function* serverSentEvents(body: ReadableStream<Uint8Array>): AsyncGenerator<ServiceEvent, void, undefined> {
   const reader = body.getReader()
-  const decoder = new TextDecoder()
-  let rest = ''
-  let event: { id: string; event: string; data: string[] } = { id: '', event: 'message', data: [] }
+  const cutter = new EventCutter()
+  let id = ''
   try {
     for (;;) {
       const { done, value } = await reader.read()
       if (done) return
-      rest += decoder.decode(value, { stream: true })
-      // A line feed at the end of a piece may belong to a carriage return before it, so only whole lines are taken.
-      const lines = rest.split(/\r\n|\n|\r(?!$)/)
-      rest = lines.pop() ?? ''
-      for (const line of lines) {
-        if (line === '') {
-          if (event.data.length > 0) yield { id: event.id, event: event.event, data: parsed(event.data.join('\n')) }
-          event = { id: event.id, event: 'message', data: [] }
-          continue
-        }
-        const [, name = '', content = ''] = /^([^:]*):? ?(.*)$/s.exec(line) ?? []
-        if (name === 'data') event.data.push(content)
-        else if (name === 'event') event.event = content
-        else if (name === 'id') event.id = content
+      for (const event of cutter.cut(value)) {
+        const lines = linesOf(event)
+        // An event without an id has that of the one before it.
+        id = lines.named('id').at(-1) ?? id
+        const data = lines.named('data')
+        if (data.length > 0) yield { id, event: lines.named('event').at(-1) ?? 'message', data: parsed(data.join('\n')) }
       }
     }
   } finally {

@@ -70,7 +70,7 @@ export function counts(usage: Usage): Counts {
 }
 
 /** Whose usage reports can be read. */
-export type UsageProvider = 'openai' | 'anthropic' | 'bedrock' | 'gemini'
+export type UsageProvider = 'openai' | 'anthropic' | 'bedrock' | 'gemini' | 'langchain'
 
 /** Why a run with a budget cannot have a request to this address, if it is one that is paid for though no answer says how much. */
 export function unmetered(path: string): string | null {
@@ -107,7 +107,7 @@ export function mayBeBilled(error: unknown): boolean {
 
 /**
  * The counts of a provider's usage report, each token in one field: `openai` (chat completions, responses, and services that answer like them),
- * `anthropic`, `bedrock` (Converse), `gemini`. Throws InvalidInputError for what is no such report.
+ * `anthropic`, `bedrock` (Converse), `gemini`, `langchain` (the `usage_metadata` of its messages). Throws InvalidInputError for what is no such report.
  */
 export function readUsage(provider: UsageProvider, report: unknown): Usage {
   const status = wasm.usage_read(writeTwo(text('provider', provider), resultToText(report)), secondLength)

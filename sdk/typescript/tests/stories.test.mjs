@@ -7,7 +7,7 @@ import { startService } from '../../../examples/test/service.mjs'
 import { routeOf } from '../dist/esm/models/routes.js'
 import { Spending } from '../dist/esm/models/tellers.js'
 import { InvalidInputError, Run } from '../dist/esm/index.js'
-import { askedOfModel, mayBeBilled } from '../dist/esm/prices.js'
+import { askedOfModel, mayBeBilled, usageIn } from '../dist/esm/prices.js'
 import { inBoth } from './both.mjs'
 
 const { stories, replies, sentences, usages, transcripts, questions, failures } = JSON.parse(readFileSync(new URL('../../stories.json', import.meta.url), 'utf8'))
@@ -214,7 +214,9 @@ for (const { name, path, reports, service_tier, used } of usages) {
     const route = routeOf('POST', path)
     const [first, ...later] = reports
     let usage
-    if (later.length > 0) {
+    if (route === null) {
+      usage = usageIn(path, first)
+    } else if (later.length > 0) {
       const reader = route.reader({})
       reports.forEach((report, number) => reader.take(EVENTS[path](report, number)))
       assert.ok(reader.isCounted)

@@ -87,22 +87,10 @@ export function parseArguments(text: unknown): unknown {
   }
 }
 
-/**
- * From frameworks that count cached, cache-written and heard tokens inside the input, and spoken ones inside the output, under names of their own:
- * prices want every token once.
- */
-export function usageOfTotal(
-  total: unknown,
-  output: unknown,
-  cached: unknown,
-  cacheWrite: unknown,
-  audio: { heard?: unknown; spoken?: unknown } = {},
-): Usage {
-  const input_tokens_details = { cached_tokens: number(cached), cache_write_tokens: number(cacheWrite), audio_tokens: number(audio.heard) }
-  const output_tokens_details = { audio_tokens: number(audio.spoken) }
-  return (
-    usageIn('openai', { input_tokens: number(total), output_tokens: number(output), input_tokens_details, output_tokens_details }) ?? {}
-  )
+/** From frameworks that count cached and cache-written tokens inside the input, under names of their own: prices want every token once. */
+export function usageOfTotal(total: unknown, output: unknown, cached: unknown, cacheWrite: unknown): Usage {
+  const input_tokens_details = { cached_tokens: number(cached), cache_write_tokens: number(cacheWrite) }
+  return usageIn('openai', { input_tokens: number(total), output_tokens: number(output), input_tokens_details }) ?? {}
 }
 
 function number(value: unknown): number {

@@ -173,9 +173,10 @@ pub extern "C" fn usage_read(provider: usize, report: usize) -> i32 {
             "anthropic" => Usage::from_anthropic(&report),
             "bedrock" => Usage::from_bedrock(&report),
             "gemini" => Usage::from_gemini(&report),
+            "langchain" => Usage::from_langchain(&report),
             _ => {
                 return refuse(format!(
-                    "usage reports of '{provider}' are not known; there are those of openai, anthropic, bedrock and gemini"
+                    "usage reports of '{provider}' are not known; there are those of openai, anthropic, bedrock, gemini and langchain"
                 ));
             }
         };
