@@ -21,7 +21,7 @@ use crate::tool::mcp::McpServer;
 use crate::tool::{Tool, ToolNameError, ToolSet, files, http_get, shell};
 use runguard_core::budget::{Budget, BudgetExceeded, Cost, Unit};
 use runguard_core::ledger::nano_dollars;
-use runguard_core::prices::{Price, Prices, UnknownModel, Usage};
+use runguard_core::prices::{Price, Prices, UnknownModel, Usage, most_words};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -419,6 +419,24 @@ impl Run<'_> {
     fn fixed_bytes(&self) -> usize {
         let tools = self.agent.tools.specs().iter();
         self.agent.settings.system.len() + tools.map(crate::tool::ToolSpec::bytes).sum::<usize>()
+    }
+
+    /// The most tokens of its newest messages, of so many bytes or more; where they have fewer, of all that is sent.
+    fn most_words(&self, newest: u64) -> u64 {
+        let (mut bytes, mut words) = (0, 0);
+        for message in self.session.messages().iter().rev() {
+            if bytes >= newest {
+                return words;
+            }
+            bytes += message.bytes() as u64;
+            words += message.most_words();
+        }
+        if bytes >= newest {
+            return words;
+        }
+        words
+            + most_words(&self.agent.settings.system)
+            + self.agent.tools.specs().iter().map(crate::tool::ToolSpec::most_words).sum::<u64>()
     }
 
     /// Counts an answer, then looks whether it is the last.

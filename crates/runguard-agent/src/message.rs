@@ -3,6 +3,7 @@
 //! One shape for all providers: a tool's result is a block of a user message, because two of the three want it so, and the
 //! third is easily given it. What a provider needs back untouched (signed thinking) is kept as it came.
 
+use runguard_core::prices::most_words;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -119,13 +120,22 @@ impl Message {
 
     /// Bytes that are sent for it, about: what tokens are estimated from.
     pub fn bytes(&self) -> usize {
+        self.measured(str::len)
+    }
+
+    /// The most tokens that are read of it.
+    pub fn most_words(&self) -> u64 {
+        self.measured(|text| most_words(text) as usize) as u64
+    }
+
+    fn measured(&self, of: impl Fn(&str) -> usize) -> usize {
         const FRAME: usize = 16;
         let of_block = |block: &Block| match block {
-            Block::Text { text } => text.len(),
-            Block::Thinking { text, signature } => text.len() + signature.as_ref().map_or(0, String::len),
-            Block::ToolCall(call) => call.id.len() + call.name.len() + call.arguments.len() + FRAME,
-            Block::ToolResult(result) => result.id.len() + result.text.len() + FRAME,
-            Block::Opaque { value } => value.to_string().len(),
+            Block::Text { text } => of(text),
+            Block::Thinking { text, signature } => of(text) + signature.as_deref().map_or(0, &of),
+            Block::ToolCall(call) => of(&call.id) + of(&call.name) + of(&call.arguments) + FRAME,
+            Block::ToolResult(result) => of(&result.id) + of(&result.text) + FRAME,
+            Block::Opaque { value } => of(&value.to_string()),
         };
         FRAME + self.content.iter().map(of_block).sum::<usize>()
     }

@@ -2,14 +2,12 @@
 //!
 //! Before each question its highest price is set aside, and `max_tokens` is lowered until it can be paid. How many tokens a
 //! conversation has is known only afterwards, so the estimate is on the safe side: what the provider counted last time, and
-//! for what has come since a token for every two bytes.
+//! for what has come since as many tokens as such text has at most.
 
 use crate::settings::{GuardrailSettings, Limits};
 use runguard_core::budget::{Budget, BudgetExceeded, Cost, Limits as BudgetLimits, Reservation, Reserve};
 use runguard_core::money::NanoDollars;
-use runguard_core::prices::{
-    FEWEST_BYTES_A_TOKEN, FRAME_TOKENS, Price, Prompt, SHORTEST_ANSWER, USUAL_BYTES_A_TOKEN, Usage, longest_answer, usual_tokens,
-};
+use runguard_core::prices::{FRAME_TOKENS, Price, SHORTEST_ANSWER, USUAL_BYTES_A_TOKEN, Usage, longest_answer, usual_tokens};
 use serde::{Deserialize, Serialize};
 
 /// Everything that is counted over the life of a session.
@@ -50,14 +48,14 @@ impl Counters {
     }
 }
 
-/// The most tokens a question of so many bytes may have.
-pub(crate) fn highest_input(counters: &Counters, bytes: u64) -> u64 {
+/// The most tokens a question of so many bytes may have; `most_words` gives those of its newest parts, of at least so many bytes.
+pub(crate) fn highest_input(counters: &Counters, bytes: u64, most_words: impl FnOnce(u64) -> u64) -> u64 {
     let (tokens, known) = (counters.prompt_tokens, counters.prompt_bytes);
     if tokens == 0 || known == 0 {
-        return Prompt { bytes, attachments: 0 }.most_tokens();
+        return most_words(bytes).saturating_add(FRAME_TOKENS);
     }
     match bytes.checked_sub(known) {
-        Some(grown) => tokens + grown / FEWEST_BYTES_A_TOKEN + FRAME_TOKENS,
+        Some(grown) => tokens.saturating_add(most_words(grown)).saturating_add(FRAME_TOKENS),
         // Part of it was left out; what stays may be the denser part, up to a point.
         None => tokens.min(tokens.saturating_mul(bytes) / known * 13 / 10 + FRAME_TOKENS),
     }
@@ -239,6 +237,7 @@ mod tests {
     #[test]
     fn the_estimate_follows_what_the_provider_counted() {
         let unknown = Counters::default();
+        let highest_input = |counters: &Counters, bytes| highest_input(counters, bytes, |newest| newest / 2);
         assert_eq!(highest_input(&unknown, 1_000), 564);
         let known = Counters { prompt_tokens: 250, prompt_bytes: 1_000, ..Counters::default() };
         assert_eq!(highest_input(&known, 1_200), 250 + 100 + 64);

@@ -8,6 +8,7 @@ mod protected;
 pub mod shell;
 
 use crate::provider::BoxFuture;
+use runguard_core::prices::most_words;
 use serde::Serialize;
 use serde_json::Value;
 use std::fmt;
@@ -31,6 +32,11 @@ impl ToolSpec {
     /// Bytes that are sent for it, about.
     pub(crate) fn bytes(&self) -> usize {
         self.name.len() + self.description.len() + size_of_json(&self.input_schema)
+    }
+
+    /// The most tokens that are read of it.
+    pub(crate) fn most_words(&self) -> u64 {
+        most_words(&self.name) + most_words(&self.description) + most_words(&self.input_schema.to_string())
     }
 }
 

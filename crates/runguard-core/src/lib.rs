@@ -11,6 +11,8 @@ pub mod fold;
 pub mod hashed;
 pub mod ledger;
 pub mod limits;
+pub mod members;
+pub mod model_question;
 pub mod money;
 pub mod nearest;
 pub mod notice;

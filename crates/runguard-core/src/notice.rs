@@ -339,6 +339,25 @@ fn bounded_key(key: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{}-{hash}", plain(key, PAGERDUTY_DEDUP_KEY - 1 - hash.len())))
 }
 
+/// What webhooks get of a trip: flat, without the arguments of any call. `error` is a JSON object: `kind`, `reason`, `message`, `run_id`, `time`,
+/// and whatever else the error says, of which the rounds of a loop are put into one text, and what is for the model alone is left out.
+pub fn trip_facts(error: &str) -> Result<String, serde_json::Error> {
+    /// What is counted, by all kinds of trips.
+    const COUNTED: [&str; 9] = ["repeats", "spent", "limit", "unit", "rule", "count", "tool", "endpoint", "retry_after_seconds"];
+    let mut error: Map<String, Value> = serde_json::from_str(error)?;
+    let mut facts = Map::from_iter([("event".to_owned(), Value::from("trip"))]);
+    for name in ["kind", "reason", "message", "run_id", "time"] {
+        facts.insert(name.to_owned(), error.remove(name).unwrap_or_default());
+    }
+    if let Some(Value::Array(cycle)) = error.get("cycle") {
+        let tools: Vec<&str> = cycle.iter().filter_map(Value::as_str).collect();
+        facts.insert("pattern".to_owned(), tools.join(" → ").into());
+        facts.insert("cycle_len".to_owned(), tools.len().into());
+    }
+    facts.extend(COUNTED.into_iter().filter_map(|name| Some((name.to_owned(), error.remove(name)?))));
+    Ok(Value::Object(facts).to_string())
+}
+
 /// What the SDKs send of a trip to Slack. `facts` is a JSON object, see [`Notice::of_trip`].
 pub fn trip_to_slack(facts: &str, source: &str) -> Result<String, serde_json::Error> {
     let notice = Notice::of_trip(serde_json::from_str(facts)?, source);

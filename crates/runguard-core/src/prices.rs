@@ -13,8 +13,8 @@ mod usage;
 use crate::money::{MoneyError, NanoDollars};
 use crate::similarity::{Junk, ratio};
 pub use meter::{
-    BYTES_OF_A_NUMBER, FEWEST_BYTES_A_TOKEN, FRAME_TOKENS, LONGEST_ANSWER, Prompt, SHORTEST_ANSWER, USUAL_BYTES_A_TOKEN, answer_size,
-    longest_answer, may_be_billed, unmetered, usual_tokens,
+    FEWEST_BYTES_A_TOKEN, FRAME_TOKENS, LONGEST_ANSWER, Prompt, SHORTEST_ANSWER, USUAL_BYTES_A_TOKEN, answer_size, longest_answer,
+    may_be_billed, most_words, tokens_of_an_image, unmetered, usual_tokens,
 };
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{LazyLock, OnceLock};
-pub use usage::{ServiceTier, Usage, UsageError};
+pub use usage::{ServiceTier, Usage, UsageError, raise_counts};
 
 const TOKENS_PER_PRICE: u128 = 1_000_000;
 
@@ -592,6 +592,13 @@ impl Prices {
         let own = |id: &str| self.overrides.get(id).and_then(|(_, price)| price.max_output);
         let bundled = |id: &str| self.bundled.model(id).and_then(|model| model.price().max_output).filter(|most| *most <= LONGEST_KNOWN);
         self.find(model, |id| own(id).or_else(|| bundled(id)))
+    }
+
+    /// Whether the price of a model says that it reads prompts that are longer than usual.
+    pub fn reads_long_prompts(&self, model: &str) -> bool {
+        /// Above so many tokens some models have a price of their own, whatever the table says of how much they read.
+        const LONG: u64 = 200_000;
+        self.price(model).is_some_and(|(price, _)| price.above.iter().any(|tier| tier.tokens >= LONG))
     }
 
     /// The longest prompt of a model in tokens, where it is known: what the user said, or else the table.

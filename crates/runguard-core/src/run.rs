@@ -392,6 +392,16 @@ impl Run {
         self.spent(recorded)
     }
 
+    /// Whether dollars are limited, as far as that is known here. What costs something that nobody can price is not asked for then:
+    /// [`crate::model_question::Asked`].
+    pub fn limits_dollars(&self) -> bool {
+        match &self.budget {
+            None => false,
+            Some(Money::InProcess(budget)) => budget.remaining().usd.is_some(),
+            Some(Money::Service(budget)) => budget.limits_dollars(),
+        }
+    }
+
     /// What a model call used. In this process `price` says what it costs; a service has prices of its own. The tokens of a model without a
     /// price count; it is refused only where dollars are limited.
     pub fn record_usage(&mut self, model: &str, usage: &Usage, price: impl FnOnce() -> Result<NanoDollars, UnknownModelError>) -> Progress {

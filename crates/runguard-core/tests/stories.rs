@@ -5,9 +5,10 @@
 #[path = "stories/player.rs"]
 mod player;
 
-use runguard_core::prices::{ServiceTier, Usage, may_be_billed};
+use runguard_core::model_question::Asked;
+use runguard_core::prices::{ServiceTier, Usage, may_be_billed, raise_counts};
 use runguard_core::run::reply;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 #[test]
@@ -45,12 +46,33 @@ fn every_usage_is_counted() {
     for expected in player::told()["usages"].as_array().unwrap() {
         let mut report = Map::new();
         for told in expected["reports"].as_array().unwrap() {
-            report.extend(told.as_object().unwrap().clone().into_iter().filter(|(_, value)| !value.is_null()));
+            raise_counts(&mut report, told);
         }
-        let read = if expected["path"] == "/messages" { Usage::from_anthropic } else { Usage::from_openai };
+        let read = match expected["path"].as_str().unwrap() {
+            "/messages" => Usage::from_anthropic,
+            "langchain" => Usage::from_langchain,
+            _ => Usage::from_openai,
+        };
         let usage = read(&Value::Object(report)).unwrap();
         let usage = expected["service_tier"].as_str().map_or(usage, |tier| usage.in_tier(ServiceTier::named(tier)));
         assert_eq!(usage, serde_json::from_value(expected["used"].clone()).unwrap(), "{expected}");
+    }
+}
+
+#[test]
+fn every_question_is_read() {
+    for expected in player::told()["questions"].as_array().unwrap() {
+        let (body, model) = (expected["body"].to_string(), expected["body"]["model"].as_str().unwrap());
+        let Asked { max_output, choices, bounds, unmetered } = Asked::read(expected["path"].as_str().unwrap(), model, &body).unwrap();
+        assert_eq!(
+            json!([max_output, choices, bounds]),
+            json!([expected["max_output"], expected["choices"], expected["bounds"]]),
+            "{expected}"
+        );
+        match (expected["unmetered"].as_str(), &unmetered) {
+            (Some(part), Some(why)) => assert!(why.contains(part), "{why}\n{expected}"),
+            (said, why) => assert!(said.is_none() && why.is_none(), "{why:?}\n{expected}"),
+        }
     }
 }
 

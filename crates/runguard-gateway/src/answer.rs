@@ -16,7 +16,7 @@ use crate::members::Members;
 use crate::question::Question;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
-use runguard_core::prices::{ServiceTier, USUAL_BYTES_A_TOKEN, Usage, usual_tokens};
+use runguard_core::prices::{ServiceTier, USUAL_BYTES_A_TOKEN, Usage, raise_counts, usual_tokens};
 use runguard_core::run::Used;
 use runguard_guards::input::PassedCall;
 use runguard_http::events::Event;
@@ -266,21 +266,6 @@ pub(crate) struct Meter {
     open_item: Option<OpenItem>,
 }
 
-/// Takes a later count in place of an earlier one, unless that was larger: some say at the end that they have read nothing.
-fn raise(counted: &mut Value, later: &Value) {
-    match (&mut *counted, later) {
-        (Value::Object(parts), Value::Object(later)) => {
-            for (name, later) in later {
-                raise(parts.entry(name.clone()).or_insert(Value::Null), later);
-            }
-        }
-        (Value::Number(known), Value::Number(later)) if known.as_f64() >= later.as_f64() => {}
-        // What is no count does not take the place of one; what cannot be a count was never known.
-        (Value::Number(_) | Value::Object(_), Value::Null | Value::String(_) | Value::Bool(_) | Value::Array(_)) => {}
-        (_, later) => *counted = later.clone(),
-    }
-}
-
 impl Meter {
     pub(crate) fn new(api: Api, hides_usage: bool) -> Self {
         Self {
@@ -376,10 +361,7 @@ impl Meter {
     }
 
     fn count(&mut self, usage: Option<&Value>) {
-        for (name, value) in usage.and_then(Value::as_object).into_iter().flatten().filter(|(_, value)| !value.is_null()) {
-            let counted = self.counted.entry(name.clone()).or_insert(Value::Null);
-            raise(counted, value);
-        }
+        raise_counts(&mut self.counted, usage.unwrap_or(&Value::Null));
     }
 
     /// So much came that it cannot be read. Where an answer is bounded it has cost all of its bound; else nobody can say what of it were words.
@@ -610,6 +592,32 @@ mod tests {
             json!({"model": "claude", "content": [{"type": "text", "text": "Hi"}], "usage": {"input_tokens": 4, "output_tokens": 2}});
         assert_eq!(read(Api::Messages, &HeaderMap::new(), message.to_string().as_bytes()).usage, Some(Usage::new(4, 2)));
         assert_eq!(read(Api::Chat, &HeaderMap::new(), b"<html>").usage, None);
+    }
+
+    #[test]
+    fn a_stream_is_counted_as_the_stories_of_all_languages_have_it() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../sdk/stories.json");
+        let stories: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+        for expected in stories["usages"].as_array().unwrap().iter().filter(|usage| usage["path"] != "langchain") {
+            let api = match expected["path"].as_str().unwrap() {
+                "/chat/completions" => Api::Chat,
+                "/responses" => Api::Responses,
+                "/embeddings" => Api::Embeddings,
+                "/messages" => Api::Messages,
+                other => panic!("{other}"),
+            };
+            let mut meter = Meter::new(api, false);
+            for (number, usage) in expected["reports"].as_array().unwrap().iter().enumerate() {
+                let says = json!({"model": "m", "usage": usage, "service_tier": expected["service_tier"]});
+                meter.take(&event(&match (api, number) {
+                    (Api::Messages, 0) => json!({"type": "message_start", "message": says}),
+                    (Api::Messages, _) => json!({"type": "message_delta", "usage": usage}),
+                    (Api::Responses, _) => json!({"type": "response.in_progress", "response": says}),
+                    (Api::Chat | Api::Completions | Api::Embeddings | Api::Converse | Api::Invoke(_), _) => says,
+                }));
+            }
+            assert_eq!(meter.account().usage, serde_json::from_value(expected["used"].clone()).unwrap(), "{expected}");
+        }
     }
 
     #[test]

@@ -1,71 +1,7 @@
-//! Which interface of a provider a path is, and what the interfaces call the same things.
+//! Which interface of a provider a path is, and what is to be done with a request to it.
 
-use crate::bedrock::Family;
 use http::Method;
-
-/// A family of interfaces: how a question, an answer and a refusal look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Dialect {
-    OpenAi,
-    Anthropic,
-    Bedrock,
-}
-
-/// An interface that is billed, and understood.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Api {
-    /// `OpenAI`'s chat completions, and everybody's who speaks like it.
-    Chat,
-    /// `OpenAI`'s older completions of a text.
-    Completions,
-    Responses,
-    Embeddings,
-    /// Anthropic's messages.
-    Messages,
-    /// Bedrock's one interface for all models.
-    Converse,
-    /// Bedrock's models in the words of their makers.
-    Invoke(Family),
-}
-
-impl Api {
-    pub(crate) const fn dialect(self) -> Dialect {
-        match self {
-            Self::Chat | Self::Completions | Self::Responses | Self::Embeddings => Dialect::OpenAi,
-            Self::Messages => Dialect::Anthropic,
-            Self::Converse | Self::Invoke(_) => Dialect::Bedrock,
-        }
-    }
-
-    /// What OpenTelemetry calls it.
-    pub(crate) fn operation(self) -> &'static str {
-        if self == Self::Embeddings {
-            "embeddings"
-        } else if self == Self::Completions {
-            "text_completion"
-        } else {
-            "chat"
-        }
-    }
-
-    /// Members that bound the length of an answer, the one to use first; behind a point those inside of another. None where nothing is
-    /// written.
-    pub(crate) const fn length_members(self) -> &'static [&'static str] {
-        match self {
-            Self::Chat => &[NEWER_LENGTH, OLDER_LENGTH],
-            Self::Completions | Self::Messages => &[OLDER_LENGTH],
-            Self::Responses => &["max_output_tokens"],
-            Self::Embeddings => &[],
-            Self::Converse => &["inferenceConfig.maxTokens"],
-            Self::Invoke(family) => family.length_members(),
-        }
-    }
-}
-
-/// What bounds an answer in a chat: by `OpenAI`'s newer name, which its models that think want, and by the older one, which is all that most
-/// others read.
-pub(crate) const NEWER_LENGTH: &str = "max_completion_tokens";
-pub(crate) const OLDER_LENGTH: &str = "max_tokens";
+pub(crate) use runguard_core::model_question::{Api, Dialect, NEWER_LENGTH, OLDER_LENGTH};
 
 /// What is to be done with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -288,7 +288,7 @@ impl Asking<'_> {
         let bytes = times.of_read(question.most_prompt).saturating_mul(USUAL_BYTES_A_TOKEN);
         let wanted = Wanted {
             model: &question.model,
-            prompt: Prompt { bytes, attachments: 0 },
+            prompt: Prompt::of_bytes(bytes),
             max_output: times.of_written(question.longest()),
             shortest: times.of_written(shortest(question)),
             longest: question.longest(),

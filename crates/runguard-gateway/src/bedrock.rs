@@ -4,7 +4,6 @@
 //! API key is no signature, and passes.
 
 pub(crate) mod answers;
-mod family;
 
 use crate::OWN_KEY;
 use crate::api::{Api, Kind};
@@ -12,9 +11,9 @@ use crate::members::{BadBody, Members};
 use crate::question::{KnownAs, Question};
 use crate::refusal::Refusal;
 use crate::upstream::Credentials;
-pub(crate) use family::Family;
 use http::header::{AUTHORIZATION, HeaderName};
 use http::{HeaderMap, Method, StatusCode};
+pub(crate) use runguard_core::model_question::Family;
 use runguard_core::prices::Prompt;
 use runguard_engine::Caller;
 use runguard_engine::settings::Upstream;
@@ -200,7 +199,7 @@ pub(crate) fn question(asked: &BedrockPath, known_as: &KnownAs<'_>, headers: &He
     let mut question = Question::read(asked.api, known_as, body)?;
     question.streams = asked.streams;
     if matches!(asked.api, Api::Converse | Api::Invoke(Family::Nova)) {
-        let mut prompt = Prompt { bytes: body.whole_text().len() as u64, attachments: 0 };
+        let mut prompt = Prompt { bytes: body.whole_text().len() as u64, ..Prompt::default() };
         let documents = body.get("messages").map_or(0, |messages| enclosed(messages, DEEPEST, &mut prompt));
         question.enclose(body.whole_text(), prompt);
         question.documents = question.documents.max(documents);

@@ -4,6 +4,7 @@
 use crate::api::{Api, Dialect};
 use crate::members::Members;
 use memchr::memmem::Finder;
+use runguard_core::model_question::LEFT_TO_THEM;
 use runguard_core::prices::{Price, Prices, ServiceTier, Usage};
 use std::sync::LazyLock;
 
@@ -75,9 +76,6 @@ fn sizes(price: &Price) -> Vec<u64> {
 fn nanos(price: &Price, usage: &Usage) -> u64 {
     price.cost(usage).as_nanos().unsigned_abs()
 }
-
-/// Said of how a question is to be served, it leaves that to the provider.
-pub(crate) const LEFT_TO_THEM: &str = "auto";
 
 /// How a question is served and what it has, as far as that has a price.
 #[derive(Debug, Clone, Copy, Default)]

@@ -13,8 +13,6 @@ use serde_json::value::RawValue;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Above so many tokens some models have a price of their own, whatever the table says of how much they read.
-const LONG: u64 = 200_000;
 /// What a model reads of which nobody here knows how much it is, or which has prices for long prompts.
 const LONG_UNSEEN: u64 = 1_000_000;
 /// What Anthropic's models are told around tools: 313 to 700 tokens by model and choice.
@@ -24,15 +22,10 @@ const OF_A_KNOWN_TOOL: u64 = 1_500;
 /// A spoken answer of a model of which nothing is known.
 const LONGEST_SPOKEN: u64 = 16_384;
 
-/// Whether the price of a model says that it reads prompts that are longer than usual.
-pub(crate) fn reads_long_prompts(model: &str) -> bool {
-    Prices::bundled().price(model).is_some_and(|(price, _)| price.above.iter().any(|tier| tier.tokens >= LONG))
-}
-
 /// The most tokens that anything may have of which nobody here knows how much it is: as many as the model reads.
 pub(crate) fn longest_unseen(model: &str) -> u64 {
     let most = Prices::bundled().longest_prompt(model).unwrap_or(LONG_UNSEEN);
-    if reads_long_prompts(model) { most.max(LONG_UNSEEN) } else { most }
+    if Prices::bundled().reads_long_prompts(model) { most.max(LONG_UNSEEN) } else { most }
 }
 
 /// What is somewhere else, in documents.

@@ -2,7 +2,6 @@
 //! members anywhere else (in the schema of a tool, in what a tool was called with) are read as text.
 
 use crate::api::Api;
-use crate::elsewhere::reads_long_prompts;
 use crate::members::{BorrowedText, Members};
 use memchr::memmem::Finder;
 use runguard_core::object::Object;
@@ -239,28 +238,6 @@ fn is_link(text: &str) -> bool {
     text.starts_with("http") || text.starts_with("gs:") || text.starts_with("s3:") || text.starts_with("file")
 }
 
-/// The most tokens that a model takes an image for.
-pub(crate) fn tokens_of_an_image(model: &str, text: &str) -> u64 {
-    /// 2,833, and 5,667 for each of eight tiles.
-    const OF_GPT_4O_MINI: u64 = 48_200;
-    /// 16,384 patches.
-    const OF_QWEN: u64 = 16_400;
-    /// 10,000 patches, of which each counts 1.2 times.
-    const ORIGINAL: u64 = 12_000;
-    const OF_OTHERS: u64 = 5_000;
-    static ORIGINALS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"original\""));
-    let name = model.to_ascii_lowercase();
-    if name.contains("gpt-4o-mini") {
-        return OF_GPT_4O_MINI;
-    }
-    if name.contains("qwen") {
-        return OF_QWEN;
-    }
-    // Those with long prompts look at large images as they are when they like to.
-    let is_newer = name.contains("gpt-") && reads_long_prompts(model);
-    if is_newer || ORIGINALS.find(text.as_bytes()).is_some() { ORIGINAL } else { OF_OTHERS }
-}
-
 fn source(member: Option<&RawValue>) -> Option<Source<'_>> {
     serde_json::from_str(member?.get()).ok()
 }
@@ -432,19 +409,5 @@ mod tests {
         assert_eq!(found(Api::Chat, &called), (0, 0));
         assert_eq!(found(Api::Embeddings, &json!({"input": ["a", "b"]})), (0, 0));
         assert_eq!(found(Api::Embeddings, &json!({"input": ["a", {"image": "u"}]})), (0, 1));
-    }
-
-    #[test]
-    fn an_image_has_as_many_tokens_as_its_model_takes_it_for() {
-        for (model, text, tokens) in [
-            ("gpt-4o-mini-2024-07-18", "", 48_200),
-            ("gpt-4o", "", 5_000),
-            ("gpt-4o", r#"{"detail":"original"}"#, 12_000),
-            ("gpt-5.5", "", 12_000),
-            ("claude-sonnet-4-6", "", 5_000),
-            ("qwen3-vl-plus", "", 16_400),
-        ] {
-            assert_eq!(tokens_of_an_image(model, text), tokens, "{model}");
-        }
     }
 }

@@ -10,6 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderMap;
 use runguard_core::fingerprint;
+use runguard_core::model_question::{CONVERSATION, PREVIOUS};
 use runguard_core::run::service::short_id;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -169,11 +170,6 @@ pub(crate) fn run_of(headers: &HeaderMap, api: Api, body: &Members<'_>, key: &st
     let found_by = if cache_key.is_some() { FoundBy::CacheKey } else { FoundBy::Beginning };
     Says::Begins(Begins { hash, alike: RunName { name, found_by } })
 }
-
-/// The member that names the answer that a question follows.
-pub(crate) const PREVIOUS: &str = "previous_response_id";
-/// The one that names the conversation it is part of.
-pub(crate) const CONVERSATION: &str = "conversation";
 
 /// What a question to the interface of responses follows: an answer, and a conversation. What can be no name of one is refused: its server might
 /// find one by it all the same, and nobody here could say whose that is.

@@ -446,7 +446,7 @@ mod tests {
     fn what_is_dear_is_named() {
         let price = |model: &str, usage: &Usage| Prices::bundled().cost(model, usage, &UnknownModel::Error).map(|(cost, _)| cost);
         let of_several = |tokens: u64, max_output: u64, choices: u64| {
-            let prompt = Prompt { bytes: tokens * USUAL_BYTES_A_TOKEN, attachments: 0 };
+            let prompt = Prompt::of_bytes(tokens * USUAL_BYTES_A_TOKEN);
             let (model, patience) = ("gpt-4o", Duration::ZERO);
             let wanted = Wanted { model, prompt, max_output, shortest: 1, longest: max_output, longest_prompt: tokens, choices, patience };
             priced_for(&wanted, &price)

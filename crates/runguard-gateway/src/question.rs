@@ -1,25 +1,22 @@
 //! A question to a model, as far as it must be known here: which model, how long a prompt, how long an answer, whether it streams.
 
 use crate::api::{self, Api};
-use crate::bedrock::Family;
-use crate::dearer::{self, LEFT_TO_THEM, Times};
+use crate::dearer::{self, Times};
 use crate::earlier::is_name;
 use crate::elsewhere::{self, Referred};
 use crate::enclosed::{self, Enclosed};
-use crate::identity::{CONVERSATION, PREVIOUS};
 use crate::members::{BadBody, Members};
 use crate::thinking;
 use bytes::Bytes;
 use memchr::memmem::Finder;
-use runguard_core::prices::{LONGEST_ANSWER, Prices, Prompt, ServiceTier, Usage};
-use serde_json::value::RawValue;
+pub(crate) use runguard_core::model_question::model_of;
+use runguard_core::model_question::{self, CONVERSATION, PREVIOUS};
+use runguard_core::prices::{LONGEST_ANSWER, Prices, Prompt, ServiceTier, Usage, most_words, tokens_of_an_image};
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
 /// Longest name of a model that anybody has; a longer one is refused, so that no log line is made of it.
 const LONGEST_MODEL: usize = 256;
-/// More answers to one question than any provider gives.
-const MOST_CHOICES: u64 = 128;
 
 /// What is asked, beside the body itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,35 +83,10 @@ impl<'a> KnownAs<'a> {
     }
 }
 
-/// The most tokens that so much text has, by its kinds of characters. Measured with OpenAI's tokenizers: UUIDs have 1.56 bytes a token, CSV
-/// 1.72, base64 1.40, emoji 1.46; prose has four. What has no blank for long is no word, and may have a token a byte.
-fn most_words(text: &str) -> u64 {
-    let plain = text.bytes().filter(|byte| byte.is_ascii_lowercase() || *byte == b' ').count() as u64;
-    let plain = plain.saturating_sub(letters_in_long_runs(text.as_bytes()));
-    plain / 2 + (text.len() as u64 - plain)
-}
-
-/// How many small letters stand in runs that are longer than any word.
-fn letters_in_long_runs(text: &[u8]) -> u64 {
-    /// As long as no word is.
-    const LONG: usize = 32;
-    let is_letter = |byte: &u8| byte.is_ascii_lowercase();
-    let (mut letters, mut at) = (0, LONG - 1);
-    // Every run that is long has a letter at one of these places.
-    while let Some(byte) = text.get(at) {
-        if !is_letter(byte) {
-            at += LONG;
-            continue;
-        }
-        let before = text[..at].iter().rev().take_while(|byte| is_letter(byte)).count();
-        let behind = text[at..].iter().take_while(|byte| is_letter(byte)).count();
-        if before + behind >= LONG {
-            letters += (before + behind) as u64;
-        }
-        // The next run begins behind a byte that is no letter.
-        at += behind + LONG;
-    }
-    letters
+/// Whether an image in it is to be looked at as it is.
+fn shows_originals(text: &str) -> bool {
+    static ORIGINALS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"original\""));
+    ORIGINALS.find(text.as_bytes()).is_some()
 }
 
 /// What of a question is enclosed and not counted as words, in tokens as [`most_words`] has it, at the least.
@@ -124,100 +96,17 @@ fn prompt_bytes_left_out(prompt: &Prompt, text: &str) -> u64 {
 
 /// Members by which the provider is told to add to the prompt.
 const UNSEEN: [&str; 2] = [PREVIOUS, CONVERSATION];
-/// Tools that the caller runs itself, by the beginning of their type; a provider's own add to the prompt, and have fees.
-const CALLERS_TOOLS: [&str; 8] = ["function", "custom", "bash", "text_editor", "computer", "memory", "local_shell", "apply_patch"];
-/// Names that must be written as they are.
-const KNOWN: [&str; 11] = [
-    "model",
-    "stream",
-    "n",
-    "best_of",
-    "max_tokens",
-    "max_completion_tokens",
-    "max_output_tokens",
-    "service_tier",
-    "background",
-    PREVIOUS,
-    CONVERSATION,
-];
-/// What the names of models have that search, or run tools of their own, without being told to.
-const SEARCHING: [&str; 6] = ["-search", "deep-research", "sonar", ":online", "groq/compound", "compound-beta"];
-const FUNCTION: &str = "function";
-/// Members of a tool of the caller's that may be objects.
-const OBJECTS_OF_TOOLS: [&str; 11] = [
-    FUNCTION,
-    "custom",
-    "parameters",
-    "parameter_definitions",
-    "input_schema",
-    "inputSchema",
-    "output_schema",
-    "format",
-    "cache_control",
-    "annotations",
-    "metadata",
-];
-/// Members whose own members a server may take for those of the question.
-const OF_OTHERS: [&str; 3] = ["extra_body", "additionalModelRequestFields", "providerOptions"];
-/// In how many objects inside of those models may be named.
-const DEEPEST: u8 = 3;
-/// How members begin, without their signs and in small letters, that are about models and name none.
-const NO_MODELS: [&str; 3] = ["additionalmodel", "allow", "disable"];
-/// Members by which a provider is told to search or to run something, for a fee of its own: as `OpenAI`, `OpenRouter`, xAI, Qwen, Cohere, Baidu,
-/// Tencent and Groq call them. One that is off asks for nothing.
-const WITH_FEES: [&str; 10] = [
-    "plugins",
-    "web_search_options",
-    "mcp_servers",
-    "search_parameters",
-    "enable_search",
-    "web_search",
-    "connectors",
-    "enable_enhancement",
-    "enable_deep_search",
-    "compound_custom",
-];
-/// The most an answer is bounded by; what is larger is meant as no bound.
-const LONGEST: u64 = 1_000_000;
-
 impl Question {
     pub(crate) fn read(api: Api, known_as: &KnownAs<'_>, body: &Members<'_>) -> Result<Self, BadBody> {
         let model = known_as.model.as_ref();
-        if body.misspelt(&KNOWN).is_some() {
-            return Err(MISSPELT);
-        }
+        let choices = model_question::choices(api, body)?;
         if model.trim().is_empty() || model.len() > LONGEST_MODEL {
             return Err(BadBody::Member { name: "model", problem: "must be the name of a model" });
         }
-        let choices = match api {
-            Api::Chat => answers(body)?,
-            // Each of several prompts is answered.
-            Api::Completions => prompts(body).saturating_mul(answers(body)?),
-            Api::Invoke(family) => match family.choices_member() {
-                Some("n") => answers(body)?,
-                Some(name) => body.whole(name)?.unwrap_or(1),
-                None => 1,
-            },
-            Api::Responses | Api::Embeddings | Api::Messages | Api::Converse => 1,
-        };
-        if choices > MOST_CHOICES && api == Api::Completions && prompts(body) > 1 {
-            return Err(BadBody::Member {
-                name: "prompt",
-                problem: "asks for more than 128 answers: every text of the list has its own, `n` times",
-            });
-        }
-        if !(1..=MOST_CHOICES).contains(&choices) {
-            let name = if body.whole("best_of")?.is_some_and(|several| !(1..=MOST_CHOICES).contains(&several)) { "best_of" } else { "n" };
-            return Err(BadBody::Member { name, problem: "must be from 1 to 128" });
-        }
-        let mut max_output = None;
-        for name in api.length_members() {
-            // Nothing is as good as no bound to some servers; of two, nobody knows which one counts.
-            max_output = max_output.max(body.whole_at(name)?.filter(|bound| *bound > 0).map(|bound| bound.min(LONGEST)));
-        }
+        let max_output = model_question::max_output(api, body)?;
         let text = body.whole_text();
         let Enclosed { bytes, images, documents } = enclosed::find(api, body);
-        let prompt = Prompt { bytes: (text.len() as u64).saturating_sub(bytes), attachments: images };
+        let prompt = Prompt { bytes: (text.len() as u64).saturating_sub(bytes), attachments: images, ..Prompt::default() };
         let wants_usage = body.object("stream_options")?.is_some_and(|options| options.get("include_usage") == Some("true"));
         let said_tier = body.text("service_tier")?;
         let words = most_words(text).saturating_sub(prompt_bytes_left_out(&prompt, text));
@@ -227,7 +116,7 @@ impl Question {
         // Of a prediction what does not come true is paid as what is written.
         let predicted =
             body.get("prediction").map_or(0, |prediction| dearer::predicted(priced, most_words(prediction)).saturating_mul(choices));
-        let of_an_image = enclosed::tokens_of_an_image(priced, text);
+        let of_an_image = tokens_of_an_image(priced, shows_originals(text));
         let referred = body.get("input").filter(|_| api == Api::Responses).map(elsewhere::referred).unwrap_or_default();
         if referred.names().any(|name| !is_name(name)) {
             return Err(BadBody::Member { name: "input", problem: "names an item by what is not the id of anything" });
@@ -251,7 +140,7 @@ impl Question {
             added: elsewhere::tokens_of_recordings(recordings, longest_of_model)
                 .saturating_add(elsewhere::around_tools(api, body))
                 .saturating_add(predicted),
-            unmetered: unmetered(api, priced, body),
+            unmetered: model_question::unmetered(api, priced, body),
             times_the_price,
             times_if_first,
             leaves_service_open: times_if_first != times_the_price,
@@ -265,13 +154,7 @@ impl Question {
 
     /// The longest answer there can be: what the caller asks for, or what the model gives. Where neither is known it is bounded here.
     pub(crate) fn longest(&self) -> u64 {
-        match self.api {
-            Api::Embeddings => 0,
-            Api::Invoke(family) if family.embeds() => 0,
-            Api::Chat | Api::Completions | Api::Responses | Api::Messages | Api::Converse | Api::Invoke(_) => {
-                self.max_output.or(self.longest_of_model).unwrap_or(LONGEST_ANSWER)
-            }
-        }
+        if self.api.embeds() { 0 } else { self.max_output.or(self.longest_of_model).unwrap_or(LONGEST_ANSWER) }
     }
 
     /// Bounds the answer by the member that its server reads, of those that mean the same.
@@ -344,158 +227,6 @@ impl Question {
         let read = self.length_member.filter(|_| !self.says_length);
         names.iter().copied().filter(|name| members.has_at(name) || read == Some(name)).collect()
     }
-}
-
-/// The model that a body names.
-pub(crate) fn model_of<'a>(body: &Members<'a>) -> Result<Cow<'a, str>, BadBody> {
-    if body.misspelt(&["model"]).is_some() {
-        return Err(MISSPELT);
-    }
-    body.text("model")?.ok_or(BadBody::Member { name: "model", problem: "is missing" })
-}
-
-/// Some servers would read it, and others not.
-const MISSPELT: BadBody =
-    BadBody::Member { name: "model", problem: "or another known one is written in other letters; names are in small ones" };
-
-/// How many answers to each prompt are written: of several the longest may be all that is passed on, and each is billed.
-fn answers(body: &Members<'_>) -> Result<u64, BadBody> {
-    Ok([body.whole("n")?, body.whole("best_of")?].into_iter().flatten().max().unwrap_or(1))
-}
-
-/// How many prompts of completions there are: a list of texts, or of lists of tokens, is as many.
-fn prompts(body: &Members<'_>) -> u64 {
-    let list: Vec<serde_json::Value> = body.get("prompt").and_then(|prompt| serde_json::from_str(prompt).ok()).unwrap_or_default();
-    list.iter().filter(|one| !one.is_number()).count().max(1) as u64
-}
-
-/// Whether plain letters are written as `\u0041`, which nobody does who has nothing to hide: what is looked for here is looked for as it is
-/// usually written.
-fn hides_letters(text: &str) -> bool {
-    static ESCAPED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\\u00"));
-    ESCAPED.find_iter(text.as_bytes()).any(|at| {
-        let backslashes = text.as_bytes()[..at].iter().rev().take_while(|byte| **byte == b'\\').count();
-        let letter = text.get(at + 4..at + 6).and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        backslashes % 2 == 0 && letter.is_some_and(|letter| letter.is_ascii_alphanumeric() || letter == b'_')
-    })
-}
-
-/// Whether a member that asks for something asks for nothing: one that is off, an empty list, a search that is not to be made.
-fn is_nothing(value: &str) -> bool {
-    let is_off = |search: &Members<'_>| search.get("mode") == Some("\"off\"");
-    value == "false" || is_empty_list(value) || Members::read(value.as_bytes()).is_ok_and(|search| is_off(&search))
-}
-
-/// How a text goes on with a list that has nothing in it.
-fn is_empty_list(text: &str) -> bool {
-    text.strip_prefix('[').is_some_and(|rest| rest.trim_start().starts_with(']'))
-}
-
-/// Whether there are tools anywhere in it.
-fn has_tools(text: &str) -> bool {
-    const NAME: &str = "\"tools\"";
-    text.match_indices(NAME).any(|(at, _)| {
-        let value = text[at + NAME.len()..].trim_start().strip_prefix(':').map(str::trim_start);
-        value.is_some_and(|value| !is_empty_list(value) && !value.starts_with("null"))
-    })
-}
-
-/// What of a question has a price that nobody here knows.
-fn unmetered(api: Api, model: &str, body: &Members<'_>) -> Option<&'static str> {
-    if body.get("background").is_some_and(|background| background != "false") {
-        return Some("`background`: the answer is written after it was promised, so nobody sees what it costs");
-    }
-    let more: Vec<Members<'_>> = OF_OTHERS.iter().filter_map(|name| Members::read(body.get(name)?.as_bytes()).ok()).collect();
-    if names_models(body, Some("model"), 0) || more.iter().any(|more| names_models(more, None, DEEPEST)) {
-        return Some(
-            "`models`, `fallbacks` or another member that names models: which of them answers, and so the price, is left to the provider",
-        );
-    }
-    let asks_for = |body: &Members<'_>| WITH_FEES.iter().copied().find(|name| body.get(name).is_some_and(|value| !is_nothing(value)));
-    if asks_for(body).or_else(|| more.iter().find_map(asks_for)).is_some() {
-        return Some(
-            "`plugins`, `mcp_servers`, `web_search_options`, `search_parameters`, `enable_search` or the like: what the provider does for them has a price of its own",
-        );
-    }
-    if ["extra_body", "google"].iter().filter_map(|name| body.get(name)).any(has_tools) {
-        return Some("tools inside of `extra_body`: some that the provider runs itself have a fee of its own");
-    }
-    if body.get("inference_geo").is_some_and(|place| place != "\"global\"") {
-        return Some("an `inference_geo` whose price is not known");
-    }
-    if let Ok(Some(tier)) = body.text("service_tier")
-        && tier != LEFT_TO_THEM
-        && !ServiceTier::is_known(&tier)
-    {
-        return Some("a `service_tier` whose price is not known");
-    }
-    if body.get("speed").is_some_and(|speed| speed != "\"standard\"") {
-        return Some("a `speed` whose price is not known");
-    }
-    if matches!(api, Api::Messages | Api::Invoke(Family::Anthropic)) && body.get("container").is_some() {
-        return Some("a `container`: what the provider keeps and runs in it adds to the prompt, and has a fee of its own");
-    }
-    if api == Api::Responses && body.get("prompt").is_some() && body.get("tools").is_none() {
-        return Some(
-            "a stored `prompt` without `tools` beside it: those that are stored with it may have fees; send `tools`, an empty list will do",
-        );
-    }
-    if hides_letters(body.whole_text()) {
-        return Some("plain letters that are written as `\\u…`: what it asks for cannot be told");
-    }
-    let name = model.to_ascii_lowercase();
-    if SEARCHING.iter().any(|part| name.contains(part)) {
-        return Some("a model that searches by itself: each search has a fee of its own");
-    }
-    let Ok(tools) = body.get("tools").map_or(Ok(Vec::new()), serde_json::from_str::<Vec<&RawValue>>) else {
-        return Some(UNREADABLE_TOOLS);
-    };
-    let kinds: Option<Vec<WhoseTool>> = tools.iter().map(|tool| WhoseTool::of(&Members::read(tool.get().as_bytes()).ok()?)).collect();
-    match kinds {
-        None => Some(UNREADABLE_TOOLS),
-        Some(kinds) if kinds.contains(&WhoseTool::Providers) => {
-            Some("a tool that the provider runs itself: it adds to the prompt, and has a fee of its own")
-        }
-        Some(_) => None,
-    }
-}
-
-const UNREADABLE_TOOLS: &str = "`tools` that cannot be read";
-
-/// Who runs a tool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum WhoseTool {
-    Callers,
-    Providers,
-}
-
-impl WhoseTool {
-    /// Nothing where that cannot be told.
-    fn of(tool: &Members<'_>) -> Option<Self> {
-        // What the caller runs has a name, there or in its function.
-        let is_named = tool.get("name").is_some() || tool.get("function").is_some();
-        match tool.text("type").ok()? {
-            Some(kind) if !CALLERS_TOOLS.iter().any(|own| kind.starts_with(own)) => return Some(Self::Providers),
-            Some(kind) if kind.starts_with(FUNCTION) && !is_named => return None,
-            None if !is_named => return Some(Self::Providers),
-            Some(_) | None => {}
-        }
-        // Some providers know their own tools by a member, whatever else stands beside it.
-        let is_hidden = |(name, value): (&str, &str)| value.starts_with('{') && !OBJECTS_OF_TOOLS.contains(&name);
-        (!tool.said().any(is_hidden)).then_some(Self::Callers)
-    }
-}
-
-/// Whether a member names models that may answer as well, or instead, of which each has a price of its own. `own` is the name of the member that
-/// names the one that is asked for; `deep` in how many objects inside of this one is looked.
-fn names_models(body: &Members<'_>, own: Option<&str>, deep: u8) -> bool {
-    let is_one = |name: &str| {
-        let plain: String = name.chars().filter(char::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase()).collect();
-        let is_of_models = plain.contains("fallback") || plain.contains("model");
-        is_of_models && own != Some(name) && !NO_MODELS.iter().any(|other| plain.starts_with(other))
-    };
-    let has_one = |value: &str| Members::read(value.as_bytes()).is_ok_and(|inner| names_models(&inner, None, deep - 1));
-    body.said().any(|(name, value)| (is_one(name) && !is_nothing(value)) || (deep > 0 && value.starts_with('{') && has_one(value)))
 }
 
 #[cfg(test)]
@@ -692,15 +423,13 @@ mod tests {
     }
 
     #[test]
-    fn letters_that_are_no_words_may_have_a_token_each() {
-        let prose = "all of it was read once more and then some ".repeat(40);
-        assert_eq!(most_words(&prose), prose.len() as u64 / 2);
-        for (before, length) in [(0, 32), (5, 33), (31, 40), (63, 300), (7, 5_000)] {
-            let text = format!("{}{} {prose}", "a ".repeat(before), "qxz".repeat(length));
-            let plain = text.len() as u64 - 3 * length as u64;
-            assert_eq!(most_words(&text), plain / 2 + 3 * length as u64, "{before} {length}");
-        }
-        assert_eq!(most_words(&"x".repeat(31)), 15);
+    fn an_image_that_is_looked_at_as_it_is_has_more_tokens() {
+        let of = |detail: &str| {
+            let image = json!({"type": "image_url", "image_url": {"url": "https://example.com/a.png", "detail": detail}});
+            let asked = read(Api::Chat, &json!({"model": "gpt-4o", "messages": [{"role": "user", "content": [image]}]}));
+            asked.most_prompt - asked.most_words
+        };
+        assert_eq!((of("high"), of("original")), (5_000, 12_000));
     }
 
     #[test]

@@ -541,7 +541,7 @@ mod tests {
                 let mut run = Run::new("run", Ceilings::default(), Loops::default(), None, Some(Money::InProcess(budget.clone())));
                 let asked = ModelQuestion {
                     model: told.model,
-                    prompt: Prompt { bytes: times.of_read(question.most_prompt) * USUAL_BYTES_A_TOKEN, attachments: 0 },
+                    prompt: Prompt::of_bytes(times.of_read(question.most_prompt) * USUAL_BYTES_A_TOKEN),
                     max_output: Some(times.of_written(bound)),
                     choices: 1,
                     has_waited: true,

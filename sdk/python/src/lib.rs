@@ -52,10 +52,12 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(failures::call_begun, module)?)?;
     module.add_function(wrap_pyfunction!(failures::call_finished, module)?)?;
     module.add_function(wrap_pyfunction!(failures::reply_failed, module)?)?;
+    module.add_function(wrap_pyfunction!(notices::trip_facts, module)?)?;
     module.add_function(wrap_pyfunction!(notices::trip_to_pagerduty, module)?)?;
     module.add_function(wrap_pyfunction!(notices::trip_to_slack, module)?)?;
     module.add_function(wrap_pyfunction!(prices::cost_usd, module)?)?;
     module.add_function(wrap_pyfunction!(prices::read_usage, module)?)?;
+    module.add_function(wrap_pyfunction!(prices::usage_merge, module)?)?;
     module.add_function(wrap_pyfunction!(services::read_reply, module)?)?;
     module.add_function(wrap_pyfunction!(texts::fingerprint, module)?)?;
     module.add_function(wrap_pyfunction!(texts::plain_json, module)?)?;
@@ -63,6 +65,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(texts::similarity, module)?)?;
     module.add_function(wrap_pyfunction!(texts::answer_size, module)?)?;
     module.add_function(wrap_pyfunction!(texts::unmetered, module)?)?;
+    module.add_function(wrap_pyfunction!(texts::asked_of_model, module)?)?;
     module.add_function(wrap_pyfunction!(texts::may_be_billed, module)?)?;
     module.add_function(wrap_pyfunction!(texts::usual_tokens, module)?)?;
     module.add("RESERVATION_ENDED", runguard_core::run::RESERVATION_ENDED)?;

@@ -4,6 +4,12 @@ use crate::{errors, values};
 use pyo3::prelude::*;
 use runguard_core::notice;
 
+/// What a webhook gets, as JSON. `error` has the members of a trip.
+#[pyfunction]
+pub(crate) fn trip_facts(error: &Bound<'_, PyAny>) -> PyResult<String> {
+    notice::trip_facts(&values::json(error)?).map_err(|problem| errors::invalid_input(error.py(), values::sentence(&problem)))
+}
+
 /// The body for Slack. `facts` are those a webhook gets.
 #[pyfunction]
 pub(crate) fn trip_to_slack(facts: &Bound<'_, PyAny>, source: &str) -> PyResult<String> {

@@ -5,7 +5,7 @@ use crate::{errors, values};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use runguard_core::money::NanoDollars;
-use runguard_core::prices::{Price, Prices, ServiceTier, UnknownModel, UnknownModelError, Usage, UsageError};
+use runguard_core::prices::{Price, Prices, ServiceTier, UnknownModel, UnknownModelError, Usage, UsageError, raise_counts};
 use runguard_core::run::Unpriced;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -88,6 +88,16 @@ fn read_unknown(unknown: &Bound<'_, PyAny>) -> PyResult<UnknownModel> {
     ))
 }
 
+/// What a stream has reported of its usage so far, and what it reports now: of both the JSON.
+#[pyfunction]
+pub(crate) fn usage_merge(earlier: &Bound<'_, PyAny>, later: &Bound<'_, PyAny>) -> PyResult<String> {
+    let read = |report| PyResult::Ok(serde_json::from_str(&values::json(report)?).unwrap_or_default());
+    let mut known = serde_json::Map::new();
+    raise_counts(&mut known, &read(earlier)?);
+    raise_counts(&mut known, &read(later)?);
+    Ok(Value::Object(known).to_string())
+}
+
 /// A number of tokens as a user gives it; a provider's None is no tokens.
 type Count<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 
@@ -146,7 +156,10 @@ pub(crate) fn read_usage<'py>(
         "anthropic" => Usage::from_anthropic,
         "bedrock" => Usage::from_bedrock,
         "gemini" => Usage::from_gemini,
-        _ => return Err(errors::invalid_input(py, "provider must be \"openai\", \"anthropic\", \"bedrock\" or \"gemini\".")),
+        "langchain" => Usage::from_langchain,
+        _ => {
+            return Err(errors::invalid_input(py, "provider must be \"openai\", \"anthropic\", \"bedrock\", \"gemini\" or \"langchain\"."));
+        }
     };
     let report: Value = serde_json::from_str(&values::json(report)?).unwrap_or_default();
     let usage = read(&report).map_err(|error| errors::invalid_input(py, values::sentence(&error)))?;
@@ -158,6 +171,9 @@ pub(crate) fn read_usage<'py>(
     counts.set_item("cache_write_1h_tokens", usage.cache_write_1h_tokens)?;
     counts.set_item("audio_input_tokens", usage.audio_input_tokens)?;
     counts.set_item("audio_output_tokens", usage.audio_output_tokens)?;
-    counts.set_item("service_tier", service_tier.map_or(usage.service_tier, ServiceTier::named).name())?;
+    // What the report says itself goes before what stands beside it.
+    let beside = || service_tier.map_or(ServiceTier::Standard, ServiceTier::named);
+    let tier = if usage.service_tier == ServiceTier::Standard { beside() } else { usage.service_tier };
+    counts.set_item("service_tier", tier.name())?;
     Ok(counts)
 }

@@ -294,6 +294,11 @@ impl Run {
         Ok(trip.map(|trip| errors::trip(this.py(), &trip).into_value(this.py()).into_bound(this.py()).into_any()))
     }
 
+    /// Whether dollars are limited, as far as that is known here.
+    fn limits_dollars(&self) -> PyResult<bool> {
+        locked(&self.inner, |run| run.limits_dollars())
+    }
+
     /// Whoever sees more than the run does has found a loop.
     fn stop_loop<'py>(this: &Bound<'py, Self>, cycle: Vec<String>, repeats: u32, message: String) -> Step<'py> {
         let progress = locked(&this.get().inner, |run| run.stop_loop(cycle, repeats, message))?;

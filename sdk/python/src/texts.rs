@@ -4,6 +4,7 @@ use crate::{stalls, values};
 use pyo3::prelude::*;
 use runguard_core::detect::stall;
 use runguard_core::fingerprint::{Volatile, hex};
+use runguard_core::model_question::Asked;
 use runguard_core::similarity::{Junk, ratio};
 
 /// Sixteen hex digits that are equal for equal arguments, however they are written. `ignore` names fields that do not matter.
@@ -44,6 +45,16 @@ pub(crate) fn answer_size(value: &Bound<'_, PyAny>) -> PyResult<u64> {
 #[pyfunction]
 pub(crate) fn unmetered(path: &str) -> Option<String> {
     runguard_core::prices::unmetered(path)
+}
+
+/// The longest answer, how many of them, the members that bound it, and why no limit in dollars can hold it.
+type AsksFor = (Option<u64>, u64, Vec<&'static str>, Option<String>);
+
+/// What a request to a provider asks for; None for a path of which nothing is known.
+#[pyfunction]
+pub(crate) fn asked_of_model(path: &str, model: &str, body: &Bound<'_, PyAny>) -> PyResult<Option<AsksFor>> {
+    let asked = Asked::read(path, model, &values::json(body)?);
+    Ok(asked.map(|Asked { max_output, choices, bounds, unmetered }| (max_output, choices, bounds, unmetered)))
 }
 
 /// Whether a request that ended with an error of these names (its own, and those of what caused it) may have been answered, and billed.

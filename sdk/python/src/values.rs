@@ -8,7 +8,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyFrozenSet, PyInt, PyList, PySet, PyString, PyTuple};
 use runguard_core::detect::stall::CallEffect;
 use runguard_core::fingerprint::{self, Volatile};
-use runguard_core::prices::{BYTES_OF_A_NUMBER, Prompt};
+use runguard_core::prices::Prompt;
 pub(crate) use runguard_core::run::sentence;
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -189,7 +189,7 @@ fn measure(value: &Bound<'_, PyAny>, what: Measured, prompt: &mut Prompt, depth:
         prompt.attachments += 1;
     } else if value.is_instance_of::<PyInt>() || value.is_instance_of::<PyFloat>() {
         if what == Measured::Prompt {
-            prompt.bytes += BYTES_OF_A_NUMBER;
+            prompt.add_number(value.str().map_or(1, |digits| digits.len().unwrap_or(1)));
         }
     } else if let Ok(fields) = value.getattr("__dict__") {
         // Messages of frameworks and answers of clients: their fields.

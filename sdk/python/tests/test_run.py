@@ -313,3 +313,5 @@ def test_only_what_the_model_has_seen_is_told_to_it_again() -> None:
     run.after_tool("search", asked, "nothing")
     told = run._instead("search", asked)
     assert told is not None and "search" in told
+    run.reset()
+    assert run._instead("search", asked) is None, "an operator has it forgotten"

@@ -8,7 +8,7 @@ import json
 import pathlib
 import threading
 import uuid
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import pytest
 
@@ -28,11 +28,12 @@ from runguard import (
     ToolLimitError,
     UnknownModelError,
 )
-from runguard.adapters._client import _readable
+from runguard.adapters._client import Asked, _readable
 from runguard.adapters._usage import Tokens, may_be_billed
 
 TOLD = json.loads((pathlib.Path(__file__).parents[2] / "stories.json").read_text())
 STORIES = TOLD["stories"]
+ROUTES = {**runguard.adapters.openai.routes(), **runguard.adapters.anthropic.routes()}
 ERRORS = {
     "loop": LoopDetectedError,
     "stall": StallDetectedError,
@@ -47,7 +48,10 @@ ERRORS = {
 class Player:
     def __init__(self, story: Dict[str, Any], **service: Any) -> None:
         budget = BudgetTracker(**story["budget"], **service) if "budget" in story else None
-        self.run = Run(f"story-{uuid.uuid4()}", budget=budget, **story["run"], **service)
+        options = dict(story["run"])
+        if isinstance(options.get("stall"), dict):
+            options["stall"] = StallDetector(**options["stall"])
+        self.run = Run(f"story-{uuid.uuid4()}", budget=budget, **options, **service)
         self.held: Dict[str, Any] = {}
 
     def step(self, step: Dict[str, Any]) -> Optional[str]:
@@ -149,8 +153,9 @@ def test_with_these_answers(story: Dict[str, Any]) -> None:
         play(story, url=url)
 
 
-def test_what_comes_back_is_an_answer_or_somebodys_fault() -> None:
+def test_what_comes_back_is_an_answer_or_somebodys_fault(caplog: pytest.LogCaptureFixture) -> None:
     for reply in TOLD["replies"]:
+        caplog.clear()
         with answering([reply]) as url:
             client = Client(url)
             try:
@@ -164,6 +169,7 @@ def test_what_comes_back_is_an_answer_or_somebodys_fault() -> None:
                 seen = "input"
             client.close()
         assert seen == reply["is"], reply
+        assert [record.args[-1] for record in caplog.records if isinstance(record.args, tuple)] == reply.get("warns", []), reply
 
 
 def test_every_language_says_the_same_sentences(url: str) -> None:
@@ -190,21 +196,59 @@ def test_a_wrong_address_leaves_no_model_call_under_way() -> None:
                 run.model_call("gpt-4o", "hello")
 
 
+# The events of a stream that bring a report.
+EVENTS: Dict[str, Callable[[int, Any], Dict[str, Any]]] = {
+    "/chat/completions": lambda number, report: {"model": "m", "choices": [], "usage": report},
+    "/responses": lambda number, report: {"type": "response.in_progress", "response": {"model": "m", "usage": report}},
+    "/messages": lambda number, report: (
+        {"type": "message_delta", "usage": report} if number else {"type": "message_start", "message": {"model": "m", "usage": report}}
+    ),
+}
+
+
 @pytest.mark.parametrize("usage", TOLD["usages"], ids=lambda usage: usage["name"])
 def test_usage_is_counted_as_the_core_counts_it(usage: Dict[str, Any]) -> None:
-    route = {**runguard.adapters.openai.routes(), **runguard.adapters.anthropic.routes()}[usage["path"]]
     first, *later = usage["reports"]
-    if later:
+    route = ROUTES.get(usage["path"])
+    tokens: Optional[Tokens]
+    if route is None:
+        tokens = Tokens.read(usage["path"], first)
+    elif later:
         reader = route.reader({})
-        reader.take(_readable({"type": "message_start", "message": {"model": "m", "usage": first}}))
-        for report in later:
-            reader.take(_readable({"type": "message_delta", "usage": report}))
+        for number, report in enumerate(usage["reports"]):
+            reader.take(_readable(EVENTS[usage["path"]](number, report)))
         assert reader.is_counted
         tokens = reader.tokens
     else:
         tokens = route.tokens(_readable({"usage": first, "service_tier": usage.get("service_tier")}))
     used = {name.removesuffix("_tokens"): count for name, count in usage["used"].items()}
     assert tokens == Tokens(**{"service_tier": "standard", **used})
+
+
+@pytest.mark.parametrize("said", TOLD["transcripts"], ids=lambda said: said["name"])
+def test_calls_and_results_are_found_in_a_request(said: Dict[str, Any]) -> None:
+    route = ROUTES[said["path"]]
+    calls, results = route.transcript(said["body"])
+    assert [list(call) for call in calls] == said["calls"]
+    assert {id_: result.result for id_, result in results.items()} == said["results"]
+    if "sent" in said:
+        assert route.with_nudges(said["body"], said["nudges"]) == said["sent"]
+
+
+@pytest.mark.parametrize("asks", TOLD["questions"], ids=lambda asks: asks["name"])
+def test_what_a_request_asks_for_is_read(asks: Dict[str, Any]) -> None:
+    path = max((path for path in ROUTES if asks["path"].partition("?")[0].endswith(path)), key=len)
+    asked = Asked.of(ROUTES[path], asks["body"])
+    assert (asked.max_output, asked.choices, list(asked.bounds)) == (asks["max_output"], asks["choices"], asks["bounds"])
+    assert asked.unmetered is None if asks["unmetered"] is None else asks["unmetered"] in str(asked.unmetered)
+    for run in (Run(max_tokens=1000), Run(), Run(budget=BudgetTracker(max_tokens=1000))):
+        assert asked.allowed(run) is asked, "tokens are counted whatever they cost"
+    for run in (Run(max_usd=1), Run(budget=BudgetTracker(max_usd=1)), Run(max_tokens=1000, budget=BudgetTracker(max_usd=1))):
+        if asked.unmetered is None:
+            assert asked.allowed(run) is asked
+        else:
+            with pytest.raises(InvalidInputError):
+                asked.allowed(run)
 
 
 def test_only_a_request_that_was_sent_may_be_billed() -> None:

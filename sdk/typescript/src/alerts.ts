@@ -1,6 +1,6 @@
 /** Tells people about a trip: Slack, PagerDuty, any webhook, any function. Never blocks the agent, never throws into it. */
 import { known, snakeCase } from './core/input.js'
-import { DONE, failure, output, wasm, writeAll } from './core/wasm.js'
+import { DONE, failure, output, outputJson, wasm, write, writeAll } from './core/wasm.js'
 import { InvalidInputError, TripError } from './errors.js'
 
 export interface AlertSettings {
@@ -23,10 +23,27 @@ export type AlertsLike = Alerts | AlertSettings | ((trip: TripError) => unknown)
 const PAGERDUTY = 'https://events.pagerduty.com/v2/enqueue'
 const ATTEMPTS = 3
 const LONGEST_PAUSE_MS = 5000
-/** Deliveries under way at once. Beyond it alerts are dropped: a flood of trips must not become a flood of requests. */
-const MOST_UNDER_WAY = 100
+/** Deliveries under way at once: a flood of trips must not become a flood of requests. */
+const AT_ONCE = 4
+/** Deliveries that are not done, beyond which alerts are dropped. */
+const MOST_WAITING = 1000
 
 const underWay = new Set<Promise<void>>()
+let turns = AT_ONCE
+const waiting: (() => void)[] = []
+
+/** Waits for one of the turns, and gives it to the next at the end. */
+async function inTurn(delivery: () => Promise<unknown>): Promise<void> {
+  if (turns > 0) turns--
+  else await new Promise<void>((resolve) => waiting.push(resolve))
+  try {
+    await delivery()
+  } finally {
+    const next = waiting.shift()
+    if (next === undefined) turns++
+    else next()
+  }
+}
 
 /** Waits until every alert is delivered or given up. False when `timeoutMs` was not enough. */
 export async function flushAlerts(timeoutMs = 5000): Promise<boolean> {
@@ -62,13 +79,19 @@ export class Alerts {
 
   /** Begins the deliveries and returns at once. */
   send(trip: TripError): void {
-    const { slackWebhook, pagerdutyKey, webhook, call, source = 'runguard', timeoutMs = 5000, pagerdutyUrl = PAGERDUTY } = this.#settings
+    const { slackWebhook, pagerdutyKey, webhook, call, source = hostName(), timeoutMs = 5000, pagerdutyUrl = PAGERDUTY } = this.#settings
     const facts = factsOf(trip)
     if (slackWebhook !== undefined) deliver('slack', () => post(slackWebhook, slackBody(facts, source), timeoutMs))
     if (pagerdutyKey !== undefined) deliver('pagerduty', () => post(pagerdutyUrl, pagerdutyBody(facts, source, pagerdutyKey), timeoutMs))
     if (webhook !== undefined) deliver('webhook', () => post(webhook, toJson(facts), timeoutMs))
     if (call !== undefined) deliver('function', async () => call(trip))
   }
+}
+
+/** Of this machine, where there is one that has a name: a browser does not say. */
+function hostName(): string {
+  const { process } = globalThis as { process?: { getBuiltinModule?(name: 'node:os'): { hostname(): string } | undefined } }
+  return process?.getBuiltinModule?.('node:os')?.hostname() || 'runguard'
 }
 
 /** Reports an error that is a trip, and gives it back. */
@@ -78,13 +101,13 @@ export function reported<E>(alerts: Alerts | null, error: E): E {
 }
 
 function deliver(channel: string, delivery: () => Promise<unknown>): void {
-  if (underWay.size >= MOST_UNDER_WAY) {
-    console.warn(`runguard: alert to ${channel} dropped, ${MOST_UNDER_WAY} others are under way`)
+  if (underWay.size >= MOST_WAITING) {
+    console.warn(`runguard: alert to ${channel} dropped: ${MOST_WAITING} others are waiting`)
     return
   }
   // In a later turn of the event loop, so that a slow function of the user's does not hold up the agent's own step.
   const done: Promise<void> = new Promise<void>((resolve) => setTimeout(resolve))
-    .then(delivery)
+    .then(() => inTurn(delivery))
     .then(
       () => {},
       (error: unknown) => console.warn(`runguard: alert to ${channel} failed: ${error instanceof Error ? error.message : String(error)}`),
@@ -95,10 +118,12 @@ function deliver(channel: string, delivery: () => Promise<unknown>): void {
 
 type Facts = Record<string, unknown>
 
-/** What a webhook gets: flat JSON with the names the service uses, without the arguments of any call. */
+/** What a webhook gets: flat, without the arguments of any call. */
 function factsOf(trip: TripError): Facts {
-  const { name: _name, error: kind, cycle: _cycle, nudge: _nudge, reason, message, runId, ...own } = trip.toJSON()
-  return { event: 'trip', kind, reason, message, run_id: runId, time: new Date().toISOString(), ...snakeCase(own) }
+  const { error: kind, ...own } = trip.toJSON()
+  const status = wasm.trip_facts(write(toJson({ ...snakeCase(own), kind, time: new Date().toISOString() })))
+  if (status !== DONE) throw failure(status)
+  return outputJson()
 }
 
 /** The bodies as the core makes them. */

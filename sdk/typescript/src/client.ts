@@ -1,15 +1,19 @@
 /** The RunGuard service over HTTP: one method a route. Bodies have the names of the HTTP interface, both ways. */
 import { InvalidInputError, RunGuardError, ServiceError } from './errors.js'
+import { EventCutter, linesOf } from './models/events.js'
 import { GuardRoutes, type BudgetCheckRequest, type BudgetReleaseRequest } from './routes.js'
 
 export type * from './routes.js'
+
+/** As in Python. */
+const TIMEOUT_MS = 2000
 
 export interface ClientOptions {
   /** Where the service is: `http://127.0.0.1:8100`. */
   url: string
   /** A key made with `runguard key create`. Not needed on loopback while no key exists. */
   apiKey?: string | undefined
-  /** How long an answer may take. Default 5000. */
+  /** How long an answer may take. Default 2000. */
   timeoutMs?: number | undefined
   /**
    * What happens when the service cannot be asked. `false` (default): ServiceError. `true`: guards answer
@@ -330,7 +334,9 @@ export class GuardClient extends GuardRoutes {
     try {
       // A redirect is not followed: the question would become another.
       const response = await this.#send('POST', path, { body, headers, signal: options.signal, redirect: 'manual' })
-      return { status: response.status, text: await response.text() }
+      const text = await response.text()
+      for (const warning of warningsIn(text)) console.warn(`runguard: POST ${path}: ${warning}`)
+      return { status: response.status, text }
     } catch (error) {
       if (error instanceof ServiceError) return error
       throw error
@@ -361,7 +367,7 @@ export class GuardClient extends GuardRoutes {
     path: string,
     extra: { body?: string; headers?: Record<string, string>; signal?: AbortSignal | undefined; stream?: boolean; redirect?: RequestRedirect } = {},
   ): Promise<Response> {
-    const { apiKey, timeoutMs = 5000 } = this.#options
+    const { apiKey, timeoutMs = TIMEOUT_MS } = this.#options
     const ask = this.#options.fetch ?? fetch
     const abort = new AbortController()
     const stop = () => abort.abort(extra.signal?.reason)
@@ -419,6 +425,12 @@ function decided({ status, text }: Reply): Answer | ServiceError {
   throw problem
 }
 
+/** What the service noticed in a request that it answered: a name that it does not know, a limit that it does not allow. */
+function warningsIn(text: string): unknown[] {
+  const answer = text.includes('"warnings"') ? parsed(text) : null
+  return isObject(answer) && Array.isArray(answer['warnings']) ? answer['warnings'] : []
+}
+
 function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
@@ -450,27 +462,18 @@ function withQuery(path: string, query: object): string {
 
 async function* serverSentEvents(body: ReadableStream<Uint8Array>): AsyncGenerator<ServiceEvent, void, undefined> {
   const reader = body.getReader()
-  const decoder = new TextDecoder()
-  let rest = ''
-  let event: { id: string; event: string; data: string[] } = { id: '', event: 'message', data: [] }
+  const cutter = new EventCutter()
+  let id = ''
   try {
     for (;;) {
       const { done, value } = await reader.read()
       if (done) return
-      rest += decoder.decode(value, { stream: true })
-      // A line feed at the end of a piece may belong to a carriage return before it, so only whole lines are taken.
-      const lines = rest.split(/\r\n|\n|\r(?!$)/)
-      rest = lines.pop() ?? ''
-      for (const line of lines) {
-        if (line === '') {
-          if (event.data.length > 0) yield { id: event.id, event: event.event, data: parsed(event.data.join('\n')) }
-          event = { id: event.id, event: 'message', data: [] }
-          continue
-        }
-        const [, name = '', content = ''] = /^([^:]*):? ?(.*)$/s.exec(line) ?? []
-        if (name === 'data') event.data.push(content)
-        else if (name === 'event') event.event = content
-        else if (name === 'id') event.id = content
+      for (const event of cutter.cut(value)) {
+        const lines = linesOf(event)
+        // An event without an id has that of the one before it.
+        id = lines.named('id').at(-1) ?? id
+        const data = lines.named('data')
+        if (data.length > 0) yield { id, event: lines.named('event').at(-1) ?? 'message', data: parsed(data.join('\n')) }
       }
     }
   } finally {

@@ -1,7 +1,7 @@
 /** What model calls cost: a table that comes with the package, and prices of your own before it. */
 import { count, snakeCase, text } from './core/input.js'
 import { argumentsToJson, resultToText } from './core/json.js'
-import { DONE, UNKNOWN_MODEL, failure, output, outputJson, secondLength, wasm, write, writeTwo, type Counts } from './core/wasm.js'
+import { DONE, TOLD, UNKNOWN_MODEL, failure, output, outputJson, secondLength, wasm, write, writeAll, writeTwo, type Counts } from './core/wasm.js'
 import { InvalidInputError, UnknownModelError, type RunGuardError } from './errors.js'
 
 /** Tokens of a model call, each counted in one field. */
@@ -70,11 +70,31 @@ export function counts(usage: Usage): Counts {
 }
 
 /** Whose usage reports can be read. */
-export type UsageProvider = 'openai' | 'anthropic' | 'bedrock' | 'gemini'
+export type UsageProvider = 'openai' | 'anthropic' | 'bedrock' | 'gemini' | 'langchain'
 
 /** Why a run with a budget cannot have a request to this address, if it is one that is paid for though no answer says how much. */
 export function unmetered(path: string): string | null {
   return wasm.unmetered(write(path)) === DONE ? null : output()
+}
+
+/** What a request asks for, as the core reads it. */
+export interface Asked {
+  /** The longest answer, of several each; null where that is left to the model. */
+  readonly max_output: number | null
+  readonly choices: number
+  /** The members by which an answer is made shorter. */
+  readonly bounds: readonly string[]
+  /** Why no limit in dollars can hold it. */
+  readonly unmetered: string | null
+}
+
+/** Reads a request to a provider. */
+export function askedOfModel(path: string, model: string, body: Readonly<Record<string, unknown>>): Asked {
+  // What is said to a model does not say how the answer is to be.
+  const { messages: _messages, input: _input, system: _system, instructions: _instructions, ...rest } = body
+  const lengths = writeAll([path, model, resultToText(rest)])
+  const status = wasm.asked_of_model(...(lengths as [number, number, number]))
+  return status === TOLD ? outputJson() : { max_output: null, choices: 1, bounds: [], unmetered: null }
 }
 
 /** Whether a request that ended with this error may have been answered, and billed: by the names of it and of what caused it. */
@@ -87,7 +107,7 @@ export function mayBeBilled(error: unknown): boolean {
 
 /**
  * The counts of a provider's usage report, each token in one field: `openai` (chat completions, responses, and services that answer like them),
- * `anthropic`, `bedrock` (Converse), `gemini`. Throws InvalidInputError for what is no such report.
+ * `anthropic`, `bedrock` (Converse), `gemini`, `langchain` (the `usage_metadata` of its messages). Throws InvalidInputError for what is no such report.
  */
 export function readUsage(provider: UsageProvider, report: unknown): Usage {
   const status = wasm.usage_read(writeTwo(text('provider', provider), resultToText(report)), secondLength)
@@ -109,6 +129,13 @@ export function usageIn(provider: UsageProvider, report: unknown): Usage | null 
     if (error instanceof InvalidInputError) return null
     throw error
   }
+}
+
+/** What a stream has reported of its usage so far with what it reports now: both as the provider writes them. */
+export function usageMerged(earlier: object, later: unknown): object {
+  const status = wasm.usage_merge(writeTwo(resultToText(earlier), resultToText(later)), secondLength)
+  if (status !== DONE) throw failure(status)
+  return outputJson()
 }
 
 /** Dollars a model call costs. Throws UnknownModelError for a model without a price. */

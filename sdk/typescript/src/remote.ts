@@ -479,7 +479,7 @@ export class RemoteRun {
   [NOTE_USAGE](): void {}
 
   async recordUsage(model: string, usage: Usage): Promise<void> {
-    if (this.budget !== null) await this.#spend(this.#core.recordUsage(model, usage))
+    await this.#spend(this.#core.recordUsage(model, usage))
   }
 
   async recordUsd(usd: number): Promise<void> {

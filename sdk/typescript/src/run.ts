@@ -327,7 +327,6 @@ export class Run {
 
   /** Adds what a model call used. Throws once the budget is exceeded; a model without a price throws when dollars are limited. */
   recordUsage(model: string, usage: Usage): void {
-    if (this.budget === null) return
     const told = this.#isTold ? -1 : this.#hooked.indexOf(counts(usage).join())
     if (told >= 0) {
       // A hooked client has told it already.

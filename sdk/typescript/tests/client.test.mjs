@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { createServer } from 'node:http'
-import { after, before, it } from 'node:test'
+import { after, before, it, mock } from 'node:test'
 import { deadUrl, startService } from '../../../examples/test/service.mjs'
 import { inBoth } from './both.mjs'
 
@@ -52,6 +52,28 @@ inBoth('GuardClient', ({ GuardClient, ServiceError, InvalidInputError }) => {
     assert.equal((await client.settings()).admin, true)
     assert.equal((await client.preview({ guard: 'handoff', settings: { max_handoffs: 3 }, since: '1h' })).guard, 'handoff')
     assert.equal(typeof (await client.alerts()), 'object')
+  })
+
+  it('waits two seconds for an answer, unless told otherwise', async () => {
+    mock.timers.enable({ apis: ['setTimeout'] })
+    try {
+      for (const [timeoutMs, waits] of [
+        [undefined, 2000],
+        [50, 50],
+      ]) {
+        const never = (_, { signal }) => new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)))
+        let seen = null
+        new GuardClient({ url: 'http://127.0.0.1:1', timeoutMs, fetch: never }).handoff({}).catch((error) => (seen = error))
+        mock.timers.tick(waits - 1)
+        await new Promise(setImmediate)
+        assert.equal(seen, null)
+        mock.timers.tick(1)
+        await new Promise(setImmediate)
+        assert.ok(seen instanceof ServiceError)
+      }
+    } finally {
+      mock.timers.reset()
+    }
   })
 
   it('a block is an answer, not an error', async () => {

@@ -69,6 +69,13 @@ inBoth(
       }
       assert.equal(toldBeforeTheTrip(new Run()), 6)
       assert.equal(toldBeforeTheTrip(new Run({ repeats: 9 })), 9)
+      const again = new Run()
+      again.afterTool('search', { query: 'rust' }, 'nothing')
+      assert.equal(again[instead]('search', { query: 'rust' }), null, 'nobody has asked before what the model has')
+      again.afterTool('search', { query: 'rust' }, 'nothing')
+      assert.notEqual(again[instead]('search', { query: 'rust' }), null)
+      again.reset()
+      assert.equal(again[instead]('search', { query: 'rust' }), null, 'an operator has it forgotten')
       const polls = new Run({ tools: { status: { polling: 20 } } })
       for (let n = 0; n < 10; n += 1) {
         polls.beforeTool('status', { job: 7 })

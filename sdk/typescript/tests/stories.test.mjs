@@ -2,13 +2,15 @@
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { createServer } from 'node:http'
-import { after, before, it } from 'node:test'
+import { after, before, it, mock } from 'node:test'
 import { startService } from '../../../examples/test/service.mjs'
 import { routeOf } from '../dist/esm/models/routes.js'
-import { mayBeBilled } from '../dist/esm/prices.js'
+import { Spending } from '../dist/esm/models/tellers.js'
+import { InvalidInputError, Run } from '../dist/esm/index.js'
+import { askedOfModel, mayBeBilled, usageIn } from '../dist/esm/prices.js'
 import { inBoth } from './both.mjs'
 
-const { stories, replies, sentences, usages, failures } = JSON.parse(readFileSync(new URL('../../stories.json', import.meta.url), 'utf8'))
+const { stories, replies, sentences, usages, transcripts, questions, failures } = JSON.parse(readFileSync(new URL('../../stories.json', import.meta.url), 'utf8'))
 
 /** A service that gives these answers, one to each question. */
 async function answering(answers, use) {
@@ -146,6 +148,7 @@ inBoth('stories', (sdk) => {
     for (const reply of replies) {
       await answering([reply, reply], async (url) => {
         const away = []
+        const warn = mock.method(console, 'warn', () => {})
         const client = new sdk.GuardClient({ url, failOpen: true, onFailedOpen: (error) => away.push(error) })
         const place = JSON.stringify(reply)
         const asked = client.handoff({})
@@ -153,6 +156,9 @@ inBoth('stories', (sdk) => {
         if (reply.says !== undefined) assert.deepEqual(await asked, { allow: true, ...reply.says }, place)
         const byCore = await seen(sdk.LoopDetector.remote({ client }).record('a'))
         assert.equal(away.length === 2 ? 'away' : byCore, reply.is, place)
+        warn.mock.restore()
+        const warned = warn.mock.calls.map(({ arguments: [text] }) => text.replace(/^runguard: POST \S+ /, ''))
+        assert.deepEqual(warned, [...(reply.warns ?? []), ...(reply.warns ?? [])], place)
       })
     }
   })
@@ -171,6 +177,7 @@ inBoth('stories', (sdk) => {
 
   for (const { name, kept_by, budget, run, steps, answers } of stories) {
     const options = camelCase(run)
+    if (typeof options.stall === 'object') options.stall = camelCase(options.stall)
     if (kept_by.includes('answers')) {
       it(`with these answers: ${name}`, () => answering(answers, (url) => play(remote(url, budget, run), steps)))
     }
@@ -194,15 +201,24 @@ const NOTHING = {
   audio_output_tokens: 0,
 }
 
+/** The events of a stream that bring a report. */
+const EVENTS = {
+  '/chat/completions': (usage) => ({ model: 'm', choices: [], usage }),
+  '/responses': (usage) => ({ type: 'response.in_progress', response: { model: 'm', usage } }),
+  '/messages': (usage, number) =>
+    number > 0 ? { type: 'message_delta', usage } : { type: 'message_start', message: { model: 'm', usage } },
+}
+
 for (const { name, path, reports, service_tier, used } of usages) {
   it(`usage: ${name}`, () => {
     const route = routeOf('POST', path)
     const [first, ...later] = reports
     let usage
-    if (later.length > 0) {
+    if (route === null) {
+      usage = usageIn(path, first)
+    } else if (later.length > 0) {
       const reader = route.reader({})
-      reader.take({ type: 'message_start', message: { model: 'm', usage: first } })
-      for (const report of later) reader.take({ type: 'message_delta', usage: report })
+      reports.forEach((report, number) => reader.take(EVENTS[path](report, number)))
       assert.ok(reader.isCounted)
       ;({ usage } = reader)
     } else {
@@ -212,6 +228,34 @@ for (const { name, path, reports, service_tier, used } of usages) {
     const { service_tier: servedAs = 'standard', ...counted } = used
     assert.equal(serviceTier, servedAs)
     assert.deepEqual({ ...camelCase(NOTHING), ...counts }, camelCase({ ...NOTHING, ...counted }))
+  })
+}
+
+for (const { name, path, body, calls, results, nudges, sent } of transcripts) {
+  it(`transcript: ${name}`, () => {
+    const route = routeOf('POST', path)
+    const found = route.transcript(body)
+    assert.deepEqual(
+      found.calls.map(({ id, tool, args }) => [id, tool, args]),
+      calls,
+    )
+    assert.deepEqual(Object.fromEntries([...found.results].map(([id, { result }]) => [id, result])), results)
+    if (sent !== undefined) assert.deepEqual(route.withNudges(body, new Map(Object.entries(nudges))), sent)
+  })
+}
+
+for (const { name, path, body, max_output, choices, bounds, unmetered } of questions) {
+  it(`question: ${name}`, async () => {
+    const route = routeOf('POST', path)
+    const asked = askedOfModel(route.path, body.model, body)
+    assert.deepEqual({ ...asked, unmetered: null }, { max_output, choices, bounds, unmetered: null })
+    if (unmetered === null) assert.equal(asked.unmetered, null)
+    else assert.ok(asked.unmetered?.includes(unmetered), asked.unmetered)
+    // As a hooked client asks.
+    const begun = async (options, of) => (await new Spending(new Run(options)).begin(route, of, true)) !== null
+    for (const options of [{ maxTokens: 10_000_000 }, {}]) assert.ok(await begun(options, body))
+    if (unmetered === null) assert.ok(await begun({ maxUsd: 100 }, { ...body, model: 'gpt-4o-mini' }))
+    else await assert.rejects(begun({ maxUsd: 100 }, body), InvalidInputError)
   })
 }
 

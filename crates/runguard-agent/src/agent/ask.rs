@@ -38,7 +38,10 @@ impl Run<'_> {
             let bytes = self.fixed_bytes() as u64 + self.session.messages().iter().map(|message| message.bytes() as u64).sum::<u64>();
             let granted = self
                 .allowance
-                .grant(spend::highest_input(&self.counters, bytes), self.agent.settings.provider.max_tokens)
+                .grant(
+                    spend::highest_input(&self.counters, bytes, |newest| self.most_words(newest)),
+                    self.agent.settings.provider.max_tokens,
+                )
                 .map_err(|refused| self.over_budget(&refused))?;
             let reserved = granted.reservation.estimate();
             if granted.max_tokens < self.agent.settings.provider.max_tokens {

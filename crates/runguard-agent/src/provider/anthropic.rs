@@ -13,7 +13,7 @@ use crate::message::{Block, Message, Role};
 use crate::settings::ProviderSettings;
 use reqwest::Url;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
-use runguard_core::prices::Usage;
+use runguard_core::prices::{Usage, raise_counts};
 use runguard_http::events::Event;
 use serde_json::{Map, Value};
 
@@ -201,7 +201,7 @@ impl Provider for Anthropic {
 /// What must be remembered from one event to the next.
 #[derive(Debug, Default)]
 pub(super) struct Partial {
-    /// The largest of every count so far: the input comes first, the output at the end.
+    /// What was counted so far: the input comes first, the output at the end.
     usage: Map<String, Value>,
     reason: Option<Finish>,
     has_calls: bool,
@@ -299,13 +299,7 @@ impl Partial {
 
     /// A report that cannot be read is like none: the loop counts for itself then.
     fn take_usage(&mut self, usage: Option<&Value>, reply: &mut Reply<'_>) {
-        for (name, value) in usage.and_then(Value::as_object).into_iter().flatten() {
-            let known = self.usage.get(name).and_then(Value::as_f64).unwrap_or(-1.0);
-            // Some write zero or null for what they have said before.
-            if value.is_object() || value.as_f64().is_some_and(|count| count >= known) {
-                self.usage.insert(name.clone(), value.clone());
-            }
-        }
+        raise_counts(&mut self.usage, usage.unwrap_or(&Value::Null));
         let merged = Value::Object(std::mem::take(&mut self.usage));
         if let Ok(usage) = Usage::from_anthropic(&merged) {
             reply.usage(usage);

@@ -41,7 +41,12 @@ fn the_bodies_in_the_file_that_every_sdk_plays_are_the_cores() {
     let mut file: Value = serde_json::from_str(&std::fs::read_to_string(FILE).unwrap()).unwrap();
     let written = file.clone();
     for case in file["cases"].as_array_mut().unwrap() {
-        let (facts, source) = (case["facts"].to_string(), case["source"].as_str().unwrap().to_owned());
+        let mut error = case["trip"]["fields"].clone();
+        for (name, value) in [("kind", &case["trip"]["kind"]), ("message", &case["trip"]["message"]), ("time", &case["facts"]["time"])] {
+            error[name] = value.clone();
+        }
+        let (facts, source) = (trip_facts(&error.to_string()).unwrap(), case["source"].as_str().unwrap().to_owned());
+        case["facts"] = serde_json::from_str(&facts).unwrap();
         case["slack"] = serde_json::from_str(&trip_to_slack(&facts, &source).unwrap()).unwrap();
         case["pagerduty"] = serde_json::from_str(&trip_to_pagerduty(&facts, &source, "R0UT1NGK3Y").unwrap()).unwrap();
         check_slack(&case["slack"]);

@@ -298,6 +298,62 @@ impl Usage {
             ..Self::default()
         })
     }
+
+    /// From the `usage_metadata` of a message of `LangChain`'s. Cached, cache-writing and heard tokens are part of the input, whatever the provider
+    /// does. A tier with prices of its own is a detail, and stands before the names of what is cached (`priority_cache_read`).
+    pub fn from_langchain(usage: &Value) -> Result<Self, UsageError> {
+        let report = Report::read(usage, &["input_tokens", "output_tokens"])?;
+        let (read, written) = (report.part("input_token_details"), report.part("output_token_details"));
+        let (read, written) = (read.unwrap_or_default(), written.unwrap_or_default());
+        let service_tier = [ServiceTier::Priority, ServiceTier::Flex].into_iter().find(|tier| read.0.contains_key(tier.name()));
+        let cached = |name: &str| match (read.count(name)?, service_tier) {
+            (0, Some(tier)) => read.count(&format!("{}_{name}", tier.name())),
+            (count, _) => Ok(count),
+        };
+        let (cached_tokens, cache_write_1h_tokens) = (cached("cache_read")?, read.count("ephemeral_1h_input_tokens")?);
+        // Where what is written is told by how long it is kept, the sum of it is 0.
+        let cache_write_tokens =
+            cached("cache_creation")?.saturating_sub(cache_write_1h_tokens).max(read.count("ephemeral_5m_input_tokens")?);
+        let apart = cached_tokens.saturating_add(cache_write_tokens).saturating_add(cache_write_1h_tokens);
+        let (fresh, output) = (report.count("input_tokens")?.saturating_sub(apart), report.count("output_tokens")?);
+        let (heard, spoken) = (read.count("audio")?.min(fresh), written.count("audio")?.min(output));
+        Ok(Self {
+            input_tokens: fresh - heard,
+            output_tokens: output - spoken,
+            cached_tokens,
+            cache_write_tokens,
+            cache_write_1h_tokens,
+            audio_input_tokens: heard,
+            audio_output_tokens: spoken,
+            service_tier: service_tier.unwrap_or_default(),
+        })
+    }
+}
+
+/// Takes what a stream reports of its usage into what it has reported before: totals so far. A number stays at its largest, since some say at
+/// the end that they have read nothing, and what is no count replaces none. What only the first report tells apart stays.
+///
+/// ```
+/// use runguard_core::prices::raise_counts;
+/// use serde_json::json;
+///
+/// let mut known = serde_json::Map::new();
+/// raise_counts(&mut known, &json!({ "input_tokens": 10, "output_tokens": 1, "cache_creation": { "ephemeral_1h_input_tokens": 200 } }));
+/// raise_counts(&mut known, &json!({ "input_tokens": 0, "output_tokens": 7, "cache_creation": null }));
+/// assert_eq!(json!(known), json!({ "input_tokens": 10, "output_tokens": 7, "cache_creation": { "ephemeral_1h_input_tokens": 200 } }));
+/// ```
+pub fn raise_counts(known: &mut Map<String, Value>, later: &Value) {
+    for (name, later) in later.as_object().into_iter().flatten().filter(|(_, later)| !later.is_null()) {
+        match (known.entry(name.clone()).or_insert(Value::Null), later) {
+            (Value::Object(parts), later @ Value::Object(_)) => raise_counts(parts, later),
+            (Value::Number(known), Value::Number(later)) if known.as_f64() >= later.as_f64() => {}
+            (Value::Array(known), Value::Array(later)) if known.len() > later.len() => {}
+            // What is no count does not take the place of one; what cannot be a count was never known.
+            (Value::Number(_) | Value::Object(_), Value::String(_) | Value::Bool(_) | Value::Array(_))
+            | (Value::Object(_), Value::Number(_)) => {}
+            (known, later) => *known = later.clone(),
+        }
+    }
 }
 
 /// Why a usage report could not be read.

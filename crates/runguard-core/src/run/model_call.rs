@@ -55,7 +55,7 @@ impl ModelQuestion<'_> {
     }
 
     fn at_most(&self) -> Usage {
-        Usage::new(self.prompt.most_tokens(), self.written(self.longest()))
+        Usage::new(self.prompt.most_tokens(self.model), self.written(self.longest()))
     }
 
     /// What is probably used when each answer is so long.

@@ -89,9 +89,14 @@ impl<'a> Player<'a> {
         let repeats = options["repeats"].as_u64().map_or(3, |repeats| repeats as u32);
         let (loops, stall, money) = if kept_by == "process" {
             let settings = LoopSettings::default().repeats(repeats);
-            let stall = options["stall"].as_str().map(|preset| {
-                let watcher = StallSessions::new(Preset::from_name(preset).unwrap().settings()).unwrap();
-                Stalls::InProcess(Arc::new(Mutex::new(watcher)))
+            let stall = options.get("stall").map(|stall| {
+                let preset = stall.as_str().or(stall["preset"].as_str()).unwrap();
+                let settings = Preset::from_name(preset).unwrap().settings();
+                let settings = match stall["long_run_tokens"].as_u64() {
+                    Some(tokens) => settings.long_run_tokens(tokens),
+                    None => settings,
+                };
+                Stalls::InProcess(Arc::new(Mutex::new(StallSessions::new(settings).unwrap())))
             });
             let money = match (over.map(Budget::new), own) {
                 (Some(over), Some(own)) => Some(over.child(own)),

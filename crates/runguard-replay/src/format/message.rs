@@ -151,7 +151,10 @@ impl<'a> Message<'a> {
         if let Some(function) = object.get("function_call").and_then(Value::as_object) {
             self.calls.push(ToolCall { id: String::new(), tool: text_of(function, &["name"]), args: args(function.get("arguments")) });
         }
-        self.usage = object.get("usage_metadata").and_then(langchain_usage).or_else(|| usage(object.get("usage")?));
+        self.usage = object
+            .get("usage_metadata")
+            .and_then(|usage| Usage::from_langchain(&usage.to_value()).ok())
+            .or_else(|| usage(object.get("usage")?));
         self.cost = object.get("cost").and_then(Value::as_f64);
         self.model = text_of(object, &["model"]);
     }
@@ -350,23 +353,6 @@ pub(super) fn usage(value: &Value<'_>) -> Option<Usage> {
         Usage::from_anthropic(value)
     };
     read.ok()
-}
-
-/// Cached tokens are part of the input here.
-fn langchain_usage(value: &Value<'_>) -> Option<Usage> {
-    let count = |name: &str| value.get(name).and_then(Value::as_u64).unwrap_or(0);
-    let detail = |name: &str| value.get("input_token_details").and_then(|details| details.get(name)?.as_u64()).unwrap_or(0);
-    value.get("input_tokens")?;
-    let (cached_tokens, cache_write_1h_tokens) = (detail("cache_read"), detail("ephemeral_1h_input_tokens"));
-    // Where what is written is told by how long it is kept, the sum of it is 0.
-    let cache_write_tokens = detail("cache_creation").saturating_sub(cache_write_1h_tokens).max(detail("ephemeral_5m_input_tokens"));
-    let apart = cached_tokens.saturating_add(cache_write_tokens).saturating_add(cache_write_1h_tokens);
-    Some(Usage {
-        cached_tokens,
-        cache_write_tokens,
-        cache_write_1h_tokens,
-        ..Usage::new(count("input_tokens").saturating_sub(apart), count("output_tokens"))
-    })
 }
 
 /// What a model answered, from whatever a tracer kept of it: a message, several, a response, or only its text.

@@ -13,8 +13,9 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
+from . import _core
 from ._core import trip_to_pagerduty, trip_to_slack
-from .errors import BudgetExceededError, CircuitOpenError, InvalidInputError, LoopDetectedError, StallDetectedError, ToolLimitError, TripError
+from .errors import InvalidInputError, TripError
 
 if TYPE_CHECKING:
     import urllib.error
@@ -85,7 +86,7 @@ class Alerts:
         if key is not None:
             yield "pagerduty", lambda: _post(self.pagerduty_url, trip_to_pagerduty(facts, self.source, key), self.timeout)
         if webhook is not None:
-            yield "webhook", lambda: _post(webhook, json.dumps(facts, default=str), self.timeout)
+            yield "webhook", lambda: _post(webhook, json.dumps(facts), self.timeout)
         if call is not None:
             yield "callable", lambda: _invoke(call, error)
 
@@ -105,24 +106,8 @@ async def _awaited(answer: Awaitable[Any]) -> None:
 
 def trip_facts(error: TripError) -> Dict[str, Any]:
     """What a webhook gets: flat, JSON, without the arguments of any call."""
-    facts: Dict[str, Any] = {
-        "event": "trip",
-        "kind": type(error).__name__,
-        "reason": error.reason,
-        "message": error.message,
-        "run_id": error.run_id,
-        "time": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z",
-    }
-    if isinstance(error, LoopDetectedError):
-        facts.update(pattern=error.pattern, repeats=error.repeats, cycle_len=error.cycle_len)
-    elif isinstance(error, BudgetExceededError):
-        facts.update(spent=error.spent, limit=error.limit, unit=error.unit)
-    elif isinstance(error, StallDetectedError):
-        facts.update(rule=error.rule, count=error.count)
-    elif isinstance(error, ToolLimitError):
-        facts.update(tool=error.tool, limit=error.limit)
-    elif isinstance(error, CircuitOpenError):
-        facts.update(endpoint=error.endpoint, retry_after_seconds=error.retry_after_seconds)
+    time = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    facts: Dict[str, Any] = json.loads(_core.trip_facts({**vars(error), "kind": type(error).__name__, "time": time}))
     return facts
 
 

@@ -201,8 +201,6 @@ class Run:
 
         Raises once the budget is exceeded. A model without a price raises `UnknownModelError` when dollars are limited.
         """
-        if self.budget is None:
-            return
         read = (input_tokens or 0, output_tokens or 0, cached_tokens or 0)
         tokens = (*read, cache_write_tokens or 0, cache_write_1h_tokens or 0, audio_input_tokens or 0, audio_output_tokens or 0)
         if tokens in self._hooked and not self._is_told:
@@ -214,8 +212,6 @@ class Run:
 
     def record_usd(self, usd: float) -> None:
         """Adds dollars spent. Raises once the budget is exceeded."""
-        if self.budget is None:
-            return
         self._spent(self._run.record_usd(usd))
 
     @overload
@@ -347,6 +343,7 @@ class Run:
     def reset(self) -> None:
         """Forgets the trip and all counts but the money. For an operator, not for the agent."""
         self._run.reset()
+        self._repeated = None
         self._state.pop("trip", None)
 
     def _spent(self, step: Any) -> None:

@@ -583,7 +583,7 @@ def test_of_what_is_broken_off_what_came_is_billed(client: str, ends: str) -> No
 @pytest.mark.parametrize("max_tokens", [-5, 10**30, "abc", 0, 1.5, True])
 def test_a_length_that_is_none_is_the_providers_to_refuse(model: ModelServer, max_tokens: Any) -> None:
     client = openai_client(model)
-    with guard(max_usd=5_000):
+    with guard(max_usd=5):
         client.chat.completions.create(model="gpt-4o", messages=MESSAGES, max_tokens=max_tokens)
         client.responses.create(model="gpt-4o", input="go on", max_output_tokens=max_tokens)
         # Of what it cannot reckon with, or takes for too long, the client of anthropic says so itself.
@@ -591,7 +591,7 @@ def test_a_length_that_is_none_is_the_providers_to_refuse(model: ModelServer, ma
             claude(model).create(model=CLAUDE, max_tokens=max_tokens, messages=MESSAGES)
     sent = [body.get("max_tokens", body.get("max_output_tokens")) for body in model.bodies]
     # What is longer than can be paid is as long as that.
-    assert 0 < sent[0] < 10**9 if max_tokens == 10**30 else sent == [max_tokens] * len(sent)
+    assert 0 < sent[0] < 10**6 if max_tokens == 10**30 else sent == [max_tokens] * len(sent)
     with pytest.raises(runguard.InvalidInputError, match="max_tokens"):
         Run(max_usd=1).model_call("gpt-4o", "hello", max_tokens=-5)
 
@@ -777,6 +777,34 @@ def test_what_is_billed_without_a_count_is_refused_under_a_budget_and_else_a_cal
         # Free of charge, and nothing that this server knows.
         openai_client(model).moderations.create(input="hello")
     assert not isinstance(failed.value, runguard.RunGuardError)
+
+
+def test_what_has_a_price_that_nobody_knows_is_refused_under_a_limit_of_dollars(model: ModelServer) -> None:
+    ask = openai_client(model).chat.completions.create
+    ways: dict[str, Callable[[], Any]] = {
+        "web_search_options": lambda: ask(model="gpt-4o", messages=MESSAGES, web_search_options={}),
+        "plugins": lambda: ask(model="gpt-4o", messages=MESSAGES, extra_body={"plugins": [{"id": "web"}]}),
+        "provider runs itself": lambda: openai_client(model).responses.create(model="gpt-4o", input="go on", tools=[{"type": "web_search"}]),
+        "names models": lambda: asyncio.run(
+            async_openai_client(model).chat.completions.create(model="gpt-4o", messages=MESSAGES, extra_body={"models": ["gpt-4"]})
+        ),
+    }
+    for why, way in ways.items():
+        before = model.model_calls
+        with guard(max_usd=1) as run, pytest.raises(runguard.InvalidInputError, match=why):
+            way()
+        assert not run.tripped and model.model_calls == before
+        with guard(max_tokens=200_000):
+            way()
+        assert model.model_calls == before + 1
+    with guard(max_usd=1):
+        openai_client(model).responses.create(model="gpt-4o", input="go on", tools=[{"type": "function", "name": "web_search", "parameters": {}}])
+
+
+def test_of_two_bounds_of_an_answer_the_larger_is_set_aside_and_both_are_lowered(model: ModelServer) -> None:
+    with guard(max_usd=0.1):
+        openai_client(model).chat.completions.create(model="gpt-4o", messages=MESSAGES, max_tokens=90_000, max_completion_tokens=100)
+    assert 9_000 < model.bodies[-1]["max_tokens"] == model.bodies[-1]["max_completion_tokens"] < 10_000
 
 
 @pytest.mark.parametrize("more", [{"n": 4}, {"n": 2, "best_of": 4}, {"prompt": ["go on"] * 4}, {"n": 2, "prompt": [[1, 2], [3]]}], ids=repr)

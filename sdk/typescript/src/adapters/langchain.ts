@@ -12,8 +12,8 @@
  */
 
 import { asTold } from '../current.js'
-import type { Usage } from '../prices.js'
-import { ModelTurns, chosen, ending, replacing, saidAtEnd, usageOfTotal } from './model-turns.js'
+import { usageIn, type Usage } from '../prices.js'
+import { ModelTurns, chosen, ending, replacing, saidAtEnd } from './model-turns.js'
 import type { CallResult, GuardSettings, RunSource, Turn } from './model-turns.js'
 import { toldOf } from './repeats.js'
 
@@ -95,7 +95,7 @@ export function begin(
 
 /** What a chat model answered. Throws before a tool that must not run. */
 export async function inspect(turn: Turn, answer: any): Promise<void> {
-  await turn.used(answerer(answer) ?? '', tokens(answer.usage_metadata), [answer.content, answer.tool_calls])
+  await turn.used(answerer(answer) ?? '', tokens(answer), [answer.content, answer.tool_calls])
   for (const call of answer.tool_calls ?? []) await turn.asks({ id: String(call.id), tool: call.name, args: call.args })
 }
 
@@ -134,12 +134,9 @@ function longest(model: any, settings: any): number | undefined {
   return positive(settings?.maxTokens, settings?.max_tokens, model?.maxTokens)
 }
 
-function tokens(usage: any): Usage | null {
-  if (typeof usage?.input_tokens !== 'number' && typeof usage?.output_tokens !== 'number') return null
-  const details = usage.input_token_details
-  const anHour = details?.ephemeral_1h_input_tokens ?? 0
-  const written = Math.max(0, (details?.cache_creation ?? 0) - anHour)
-  const audio = { heard: details?.audio, spoken: usage.output_token_details?.audio }
-  const { inputTokens = 0, ...rest } = usageOfTotal(usage.input_tokens, usage.output_tokens, details?.cache_read, written, audio)
-  return anHour > 0 ? { ...rest, inputTokens: Math.max(0, inputTokens - anHour), cacheWrite1hTokens: anHour } : { ...rest, inputTokens }
+/** How it was served stands in the usage, or beside it. */
+function tokens(answer: any): Usage | null {
+  const usage = usageIn('langchain', answer.usage_metadata)
+  const tier: unknown = answer.response_metadata?.service_tier
+  return usage === null || usage.serviceTier !== undefined || typeof tier !== 'string' ? usage : { ...usage, serviceTier: tier }
 }

@@ -24,6 +24,7 @@ interface Exports {
   output_length(): number
   similarity(left: number, right: number, autojunk: number): number
   fingerprint(json: number, ignored: number): number
+  trip_facts(error: number): number
   trip_to_slack(facts: number, source: number): number
   trip_to_pagerduty(facts: number, source: number, routingKey: number): number
   loop_new(repeats: number, maxCycleLen: number, windowSeconds: number, maxCalls: number): number
@@ -61,7 +62,10 @@ interface Exports {
   answer_size(answer: number): number
   may_be_billed(names: number): number
   unmetered(path: number): number
+  asked_of_model(path: number, model: number, body: number): number
+  run_limits_dollars(handle: number): number
   usage_read(provider: number, report: number): number
+  usage_merge(earlier: number, later: number): number
   prices_unknown(choice: number): number
   breaker_new(settings: number): number
   breaker_free(handle: number): void

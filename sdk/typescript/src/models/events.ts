@@ -65,12 +65,20 @@ export function isLast({ type }: { type?: unknown }): boolean {
 /** Lines that carry nothing of an answer: comments, which keep a connection alive, and what is said of the event. */
 const AROUND_DATA = /^(:|(event|id|retry)(:|$)|$)/
 
+/** The fields of an event: what its lines of this name say. */
+export function linesOf(event: Uint8Array): { named(name: string): string[]; other(): string[] } {
+  const lines = decoder.decode(event).split(/\r\n|\r|\n/)
+  return {
+    named: (name) => lines.filter((line) => line.startsWith(`${name}:`)).map((line) => line.slice(name.length + 1).replace(/^ /, '')),
+    other: () => lines.filter((line) => !line.startsWith('data:') && !AROUND_DATA.test(line)),
+  }
+}
+
 /** The JSON object that an event carries, null when it carries none; and the bytes of what it carries in another form. */
 export function eventOf(event: Uint8Array): { data: any; size: number } {
-  const lines = decoder.decode(event).split(/\r\n|\r|\n/)
-  const data = lines.filter((line) => line.startsWith('data:')).map((line) => line.slice(line[5] === ' ' ? 6 : 5))
-  const other = lines.filter((line) => !line.startsWith('data:') && !AROUND_DATA.test(line))
-  const size = encoder.encode(other.join('')).length
+  const lines = linesOf(event)
+  const data = lines.named('data')
+  const size = encoder.encode(lines.other().join('')).length
   if (data.length === 0) return { data: null, size }
   if (data[0] === DONE) return { data: { type: DONE }, size }
   try {

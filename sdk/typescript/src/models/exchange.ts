@@ -73,19 +73,22 @@ export class Exchange {
   readonly #route: Route
   readonly #asked: any
   readonly #call: ModelCall | null
+  /** The members by which the answer is made shorter. */
+  readonly #bounds: readonly string[]
 
-  constructor(teller: Teller, route: Route, body: any, call: ModelCall | null) {
+  constructor(teller: Teller, route: Route, body: any, call: ModelCall | null, bounds: readonly string[]) {
     this.#teller = teller
     this.#route = route
     this.#asked = body
     this.#call = call
+    this.#bounds = bounds
   }
 
   /** What is sent. */
   get body(): any {
     const { maxTokens = null, model } = this.#call ?? {}
     const asked = model === undefined || model === modelOf(this.#asked) ? this.#asked : { ...this.#asked, model }
-    const body = maxTokens === null ? asked : this.#route.shortened(asked, maxTokens)
+    const body = maxTokens === null ? asked : this.#route.shortened(asked, maxTokens, this.#bounds)
     return body.stream === true ? this.#route.prepareStream(body) : body
   }
 

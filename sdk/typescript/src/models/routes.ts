@@ -1,5 +1,5 @@
 /** How the APIs of model services write requests, answers and streams: what of it concerns a run. */
-import { unmetered, usageIn, type Usage } from '../prices.js'
+import { unmetered, usageIn, usageMerged, type Usage } from '../prices.js'
 import { DONE } from './events.js'
 
 type Json = any
@@ -51,6 +51,8 @@ export interface Shown {
 
 /** How one API path writes calls, results and usage. */
 export interface Route {
+  /** As it ends, which the core knows it by. */
+  readonly path: string
   transcript(body: Json): Transcript
   /** The body with each nudge behind the result of its call. */
   withNudges(body: Json, nudges: ReadonlyMap<string, string>): Json
@@ -58,12 +60,8 @@ export interface Route {
   usage(answer: Json): Usage | null
   /** What the model has written. */
   came(answer: Json): unknown
-  /** The longest answer that is asked for. Of several, each. */
-  maxOutput(body: Json): number | undefined
-  /** How many answers are asked for, as it stands there. */
-  choices(body: Json): unknown
-  /** The body, asking for no longer answer than this. */
-  shortened(body: Json, maxOutput: number): Json
+  /** The body, asking for no longer answer than this by these members. */
+  shortened(body: Json, maxOutput: number, bounds: readonly string[]): Json
   prepareStream(body: Json): Json
   reader(body: Json): Reader
   /** A final answer of the model that says a sentence. */
@@ -89,22 +87,10 @@ export function parseArguments(text: unknown): unknown {
   }
 }
 
-/**
- * From frameworks that count cached, cache-written and heard tokens inside the input, and spoken ones inside the output, under names of their own:
- * prices want every token once.
- */
-export function usageOfTotal(
-  total: unknown,
-  output: unknown,
-  cached: unknown,
-  cacheWrite: unknown,
-  audio: { heard?: unknown; spoken?: unknown } = {},
-): Usage {
-  const input_tokens_details = { cached_tokens: number(cached), cache_write_tokens: number(cacheWrite), audio_tokens: number(audio.heard) }
-  const output_tokens_details = { audio_tokens: number(audio.spoken) }
-  return (
-    usageIn('openai', { input_tokens: number(total), output_tokens: number(output), input_tokens_details, output_tokens_details }) ?? {}
-  )
+/** From frameworks that count cached and cache-written tokens inside the input, under names of their own: prices want every token once. */
+export function usageOfTotal(total: unknown, output: unknown, cached: unknown, cacheWrite: unknown): Usage {
+  const input_tokens_details = { cached_tokens: number(cached), cache_write_tokens: number(cacheWrite) }
+  return usageIn('openai', { input_tokens: number(total), output_tokens: number(output), input_tokens_details }) ?? {}
 }
 
 function number(value: unknown): number {
@@ -116,7 +102,12 @@ function appended(content: unknown, nudge: string, partType: string): unknown {
   return typeof content === 'string' && content !== '' ? `${content}\n\n${nudge}` : nudge
 }
 
+function shortened(body: Json, maxOutput: number, bounds: readonly string[]): Json {
+  return { ...body, ...Object.fromEntries(bounds.map((name) => [name, maxOutput])) }
+}
+
 const chat: Route = {
+  path: '/chat/completions',
   transcript({ messages }) {
     const calls: ToolCall[] = []
     const results = new Map<string, ToolResult>()
@@ -143,14 +134,7 @@ const chat: Route = {
   calls: (answer) => list(answer.choices).flatMap((choice) => chatCalls(choice.message)),
   usage: (answer) => openaiUsage(answer.usage, answer.service_tier),
   came: (answer) => answer.choices,
-  maxOutput: (body) => number(body.max_completion_tokens ?? body.max_tokens) || undefined,
-  choices: (body) => body.n,
-  shortened(body, maxOutput) {
-    // Models that think refuse the older name, and servers that only speak like OpenAI may not know the newer one.
-    const isOpenAI = /(^|\/)(gpt-|chatgpt-|o1|o3|o4)[^/]*$/.test(String(body.model))
-    const given = ['max_completion_tokens', 'max_tokens'].find((name) => body[name])
-    return { ...body, [given ?? (isOpenAI ? 'max_completion_tokens' : 'max_tokens')]: maxOutput }
-  },
+  shortened,
   // Without this a streamed chat completion reports no usage at all.
   prepareStream: (body) => ({ ...body, stream_options: { ...body.stream_options, include_usage: true } }),
   reader: (body) => new ChatReader(Boolean(body.stream_options?.include_usage)),
@@ -191,6 +175,7 @@ class ChatReader implements Reader {
   usage: Usage | null = null
   isCounted = false
   #serviceTier: unknown
+  #report: object = {}
   readonly #usageWasAskedFor: boolean
   readonly #parts = new Map<string, { id: string; name: string; arguments: string; choice: unknown }>()
 
@@ -202,7 +187,9 @@ class ChatReader implements Reader {
     this.model = event.model || this.model
     this.#serviceTier = event.service_tier ?? this.#serviceTier
     if (event.usage) {
-      this.usage = openaiUsage(event.usage, this.#serviceTier)
+      // Some count as they go on.
+      this.#report = usageMerged(this.#report, event.usage)
+      this.usage = openaiUsage(this.#report, this.#serviceTier)
       this.isCounted = this.usage !== null
     }
     const finished: ToolCall[] = []
@@ -238,9 +225,6 @@ class ChatReader implements Reader {
   }
 }
 
-/** What the API of completions writes where nobody says how much. */
-const USUAL_COMPLETION = 16
-
 const withoutTools: Pick<Route, 'transcript' | 'withNudges' | 'calls'> = {
   transcript: () => ({ calls: [], results: new Map(), last: [] }),
   withNudges: (body) => body,
@@ -250,15 +234,9 @@ const withoutTools: Pick<Route, 'transcript' | 'withNudges' | 'calls'> = {
 /** The older completions: a text goes on. */
 const completions: Route = {
   ...chat,
+  path: '/completions',
   ...withoutTools,
   came: (answer) => list(answer.choices).map((choice) => choice.text),
-  maxOutput: (body) => number(body.max_tokens) || USUAL_COMPLETION,
-  choices(body) {
-    // Of `best_of` all are written and paid, and each of several prompts has as many.
-    const prompts = list(body.prompt).every((part) => typeof part === 'number') ? 1 : list(body.prompt).length
-    return Math.max(1, number(body.n), number(body.best_of)) * prompts
-  },
-  shortened: (body, maxOutput) => ({ ...body, max_tokens: maxOutput }),
   reader: (body) => new CompletionsReader(Boolean(body.stream_options?.include_usage)),
   said: (text, model) => ({ ...saidCompletion(text, model, 'stop'), usage: { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 } }),
   saidEvents: (text, model) => [saidCompletion(text, model, 'stop'), { type: DONE }],
@@ -276,6 +254,7 @@ class CompletionsReader extends ChatReader {
 }
 
 const responses: Route = {
+  path: '/responses',
   transcript({ input }) {
     const calls: ToolCall[] = []
     const results = new Map<string, ToolResult>()
@@ -303,10 +282,8 @@ const responses: Route = {
   calls: (answer) => list(answer.output).flatMap(responseCalls),
   usage: (answer) => openaiUsage(answer.usage, answer.service_tier),
   came: (answer) => answer.output,
-  maxOutput: (body) => number(body.max_output_tokens) || undefined,
-  choices: () => 1,
   // The API takes no fewer.
-  shortened: (body, maxOutput) => ({ ...body, max_output_tokens: Math.max(maxOutput, 16) }),
+  shortened: (body, maxOutput, bounds) => shortened(body, Math.max(maxOutput, 16), bounds),
   prepareStream: (body) => body,
   reader: () => new ResponsesReader(),
   said: saidResponse,
@@ -348,12 +325,14 @@ class ResponsesReader implements Reader {
   model = ''
   usage: Usage | null = null
   isCounted = false
+  #report: object = {}
 
   take(event: Json): ToolCall[] {
     // `completed`, `incomplete` and `failed` bring the whole response, and with it the usage.
     if (event.response) {
       this.model = event.response.model || this.model
-      this.usage = openaiUsage(event.response.usage, event.response.service_tier) ?? this.usage
+      this.#report = usageMerged(this.#report, event.response.usage)
+      this.usage = openaiUsage(this.#report, event.response.service_tier)
       this.isCounted = this.usage !== null
     }
     return event.type === 'response.output_item.done' ? responseCalls(event.item) : []
@@ -374,12 +353,11 @@ class ResponsesReader implements Reader {
 
 /** Nothing is written. */
 const embeddings: Route = {
+  path: '/embeddings',
   ...withoutTools,
   usage: (answer) => openaiUsage(answer.usage, undefined),
   came: () => '',
-  maxOutput: () => 0,
-  choices: () => 1,
-  shortened: (body) => body,
+  shortened,
   prepareStream: (body) => body,
   reader: () => new ResponsesReader(),
   // There are no words in an embedding.
@@ -388,6 +366,7 @@ const embeddings: Route = {
 }
 
 const messages: Route = {
+  path: '/messages',
   transcript(body) {
     const calls: ToolCall[] = []
     const results = new Map<string, ToolResult>()
@@ -423,15 +402,13 @@ const messages: Route = {
   calls: (answer) => list(answer.content).flatMap(messageCall),
   usage: (answer) => usageIn('anthropic', answer.usage),
   came: (answer) => answer.content,
-  maxOutput: (body) => number(body.max_tokens) || undefined,
-  choices: () => 1,
-  shortened(body, maxOutput) {
+  shortened(body, maxOutput, bounds) {
     const budget = body.thinking?.budget_tokens
-    if (typeof budget !== 'number' || budget < maxOutput) return { ...body, max_tokens: maxOutput }
+    if (typeof budget !== 'number' || budget < maxOutput) return shortened(body, maxOutput, bounds)
     // Thinking has a part of the answer, of at least 1,024 tokens; the API refuses one that is not longer.
     const { thinking, ...rest } = body
-    if (maxOutput <= 1024) return { ...rest, max_tokens: maxOutput }
-    return { ...rest, max_tokens: maxOutput, thinking: { ...thinking, budget_tokens: Math.max(1024, Math.floor(maxOutput / 2)) } }
+    if (maxOutput <= 1024) return shortened(rest, maxOutput, bounds)
+    return shortened({ ...rest, thinking: { ...thinking, budget_tokens: Math.max(1024, Math.floor(maxOutput / 2)) } }, maxOutput, bounds)
   },
   prepareStream: (body) => body,
   reader: () => new MessagesReader(),
@@ -463,7 +440,7 @@ class MessagesReader implements Reader {
   model = ''
   usage: Usage | null = null
   isCounted = false
-  #report: Json = {}
+  #report: object = {}
   readonly #open = new Map<unknown, { id: string; name: string; json: string }>()
 
   take(event: Json): ToolCall[] {
@@ -494,11 +471,9 @@ class MessagesReader implements Reader {
     }
   }
 
-  /** Later reports replace earlier ones: the counts of a stream are totals so far. What only the first tells apart stays. */
   #reported(told: Json): boolean {
     if (typeof told !== 'object' || told === null) return this.isCounted
-    const counted = Object.entries(told).filter(([, value]) => value !== null && value !== undefined)
-    this.#report = { ...this.#report, ...Object.fromEntries(counted) }
+    this.#report = usageMerged(this.#report, told)
     this.usage = usageIn('anthropic', this.#report)
     return this.usage !== null
   }
@@ -518,13 +493,7 @@ class MessagesReader implements Reader {
   }
 }
 
-const ROUTES: readonly (readonly [string, Route])[] = [
-  ['/chat/completions', chat],
-  ['/completions', completions],
-  ['/responses', responses],
-  ['/embeddings', embeddings],
-  ['/messages', messages],
-]
+const ROUTES = [chat, completions, responses, embeddings, messages]
 
 /** What is paid for, though no answer says how much. */
 export class Unmetered {
@@ -540,7 +509,7 @@ export class Unmetered {
 export function routeOf(method: string | undefined, path: unknown): Route | Unmetered | null {
   if (method?.toUpperCase() !== 'POST' || typeof path !== 'string') return null
   const end = path.split(/[?#]/, 1)[0] as string
-  const known = ROUTES.find(([known]) => end.endsWith(known))?.[1]
+  const known = ROUTES.find(({ path }) => end.endsWith(path))
   if (known !== undefined) return known
   const why = unmetered(end)
   return why === null ? null : new Unmetered(why)

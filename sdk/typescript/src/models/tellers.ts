@@ -1,7 +1,8 @@
 /** Who tells a run of a model call: a hooked client of the money alone, a guarded one of the tools as well. */
-import { BEGIN, COUNT_MODEL, HEARS_HOOKS, NOTE_USAGE, type BeginOptions, type ModelCall } from '../model-call.js'
+import { TOLD, wasm } from '../core/wasm.js'
+import { BEGIN, COUNT_MODEL, HANDLE, HEARS_HOOKS, NOTE_USAGE, type BeginOptions, type ModelCall } from '../model-call.js'
 import { InvalidInputError } from '../errors.js'
-import type { Usage } from '../prices.js'
+import { askedOfModel, type Asked, type Usage } from '../prices.js'
 import type { AnyRun } from '../adapters/runs.js'
 import { Exchange, modelOf, type Teller } from './exchange.js'
 import { Unmetered, type Route, type ToolCall } from './routes.js'
@@ -14,13 +15,21 @@ export interface HookedRun {
   [BEGIN](model: string, prompt: unknown, options: BeginOptions): Promise<ModelCall>
   [HEARS_HOOKS](): boolean
   [NOTE_USAGE](usage: Usage): void
+  readonly [HANDLE]: number
   [COUNT_MODEL](): Promise<void> | void
   readonly budget: object | null
   check(): void
 }
 
-function begun(run: Pick<HookedRun, typeof BEGIN>, route: Route, body: any, mayFallBack: boolean): Promise<ModelCall> {
-  return run[BEGIN](modelOf(body), body, { maxTokens: route.maxOutput(body), choices: route.choices(body), mayFallBack })
+/** What a request asks for. Throws where nobody could say what it costs, and dollars are limited. */
+function askedOf(run: Pick<HookedRun, typeof HANDLE>, route: Route, body: any): Asked {
+  const asked = askedOfModel(route.path, modelOf(body), body)
+  if (asked.unmetered !== null && wasm.run_limits_dollars(run[HANDLE]) === TOLD) throw new InvalidInputError(asked.unmetered)
+  return asked
+}
+
+function begun(run: Pick<HookedRun, typeof BEGIN>, body: any, asked: Asked, mayFallBack: boolean): Promise<ModelCall> {
+  return run[BEGIN](modelOf(body), body, { maxTokens: asked.max_output ?? undefined, choices: asked.choices, mayFallBack })
 }
 
 const UNREADABLE =
@@ -51,8 +60,9 @@ export class Spending implements Teller {
   /** Throws when the run is over, or has not enough left. */
   async begin(route: Route | Unmetered, body: any, mayFallBack: boolean): Promise<Exchange | null> {
     if (body === null || route instanceof Unmetered) return this.#run[HEARS_HOOKS]() ? unread(this.#run, route) : null
-    const call = this.#run[HEARS_HOOKS]() ? await begun(this.#run, route, body, mayFallBack) : null
-    return new Exchange(this, route, body, call)
+    if (!this.#run[HEARS_HOOKS]()) return new Exchange(this, route, body, null, [])
+    const asked = askedOf(this.#run, route, body)
+    return new Exchange(this, route, body, await begun(this.#run, body, asked, mayFallBack), asked.bounds)
   }
 
   asked(calls: readonly ToolCall[]): void {
@@ -85,6 +95,7 @@ export class Conversation {
   async begin(route: Route | Unmetered, asked: any, mayFallBack: boolean, onAsked: (calls: readonly ToolCall[]) => void): Promise<Exchange | null> {
     this.check()
     if (asked === null || route instanceof Unmetered) return unread(this.#run, route)
+    const asks = askedOf(this.#run, route, asked)
     const { calls, results } = route.transcript(asked)
     // Calls that no answer brought come from a run that was stopped and started anew: they count as well.
     await this.asked(calls.filter(({ id }) => !this.#known.has(id)))
@@ -107,7 +118,7 @@ export class Conversation {
         onAsked(calls)
       },
     }
-    return new Exchange(teller, route, body, await begun(this.#run, route, body, mayFallBack))
+    return new Exchange(teller, route, body, await begun(this.#run, body, asks, mayFallBack), asks.bounds)
   }
 
   async asked(calls: readonly ToolCall[]): Promise<void> {

@@ -678,6 +678,36 @@ test('what is billed without a count is refused under a budget, and else a call'
   })
 })
 
+test('what has a price that nobody knows is refused under a limit of dollars', async (t) => {
+  const model = await service(t)
+  const ask = (more) => openai(model).chat.completions.create({ model: 'gpt-4o', messages, ...more })
+  const ways = {
+    web_search_options: () => ask({ web_search_options: {} }),
+    plugins: () => ask({ plugins: [{ id: 'web' }] }),
+    'provider runs itself': () => openai(model).responses.create({ model: 'gpt-4o', input: 'go on', tools: [{ type: 'web_search' }] }),
+    'names models': () => ask({ models: ['gpt-4'] }),
+  }
+  for (const [why, way] of Object.entries(ways)) {
+    const before = model.requests.length
+    await withGuard({ maxUsd: 1 }, async (run) => {
+      await assert.rejects(way, new RegExp(why))
+      assert.equal(run.tripped, false)
+    })
+    assert.equal(model.requests.length, before)
+    await withGuard({ maxTokens: 200_000 }, way)
+    assert.equal(model.requests.length, before + 1)
+  }
+})
+
+test('of two bounds of an answer the larger is set aside, and both are lowered', async (t) => {
+  const model = await service(t)
+  await withGuard({ maxUsd: 0.1 }, () =>
+    openai(model).chat.completions.create({ model: 'gpt-4o', messages, max_tokens: 90_000, max_completion_tokens: 100 }),
+  )
+  const { max_tokens, max_completion_tokens } = model.requests.at(-1)
+  assert.ok(max_tokens > 9_000 && max_tokens < 10_000 && max_tokens === max_completion_tokens, String(max_tokens))
+})
+
 for (const [kind, more] of Object.entries({
   n: { n: 4 },
   best_of: { n: 2, best_of: 4 },

@@ -3,6 +3,12 @@
 use crate::boundary::{answer_made, with_texts};
 use runguard_core::notice;
 
+/// What a webhook gets, as JSON. `error` has the members of a trip.
+#[unsafe(no_mangle)]
+pub extern "C" fn trip_facts(error: usize) -> i32 {
+    with_texts([error], |[error]| answer_made(notice::trip_facts(error)))
+}
+
 /// `facts` are those a webhook gets, as JSON.
 #[unsafe(no_mangle)]
 pub extern "C" fn trip_to_slack(facts: usize, source: usize) -> i32 {

@@ -1,8 +1,9 @@
 //! What a model call costs.
 
-use crate::boundary::{DONE, UNKNOWN_MODEL, answer, answer_text, refuse, with_texts};
+use crate::boundary::{DONE, TOLD, UNKNOWN_MODEL, answer, answer_text, refuse, with_texts};
+use runguard_core::model_question::Asked;
 use runguard_core::money::NanoDollars;
-use runguard_core::prices::{Price, Prices, ServiceTier, UnknownModel, UnknownModelError, Usage};
+use runguard_core::prices::{Price, Prices, ServiceTier, UnknownModel, UnknownModelError, Usage, raise_counts};
 use runguard_core::run::sentence;
 use serde_json::Value;
 use std::cell::RefCell;
@@ -135,10 +136,28 @@ pub extern "C" fn unmetered(path: usize) -> i32 {
     with_texts([path], |[path]| runguard_core::prices::unmetered(path).map_or(DONE, refuse))
 }
 
+/// What a request to a provider asks for, given as JSON: [`Asked`], left in the output. Nothing of a path of which nothing is known.
+#[unsafe(no_mangle)]
+pub extern "C" fn asked_of_model(path: usize, model: usize, body: usize) -> i32 {
+    with_texts([path, model, body], |[path, model, body]| Asked::read(path, model, body).map_or(DONE, |asked| answer(TOLD, &asked)))
+}
+
 /// Whether a request that ended with an error of these names, one a line, may have been answered, and billed.
 #[unsafe(no_mangle)]
 pub extern "C" fn may_be_billed(names: usize) -> i32 {
     with_texts([names], |[names]| i32::from(runguard_core::prices::may_be_billed(names.lines())))
+}
+
+/// Leaves in the output what a stream has reported of its usage so far with what it reports now, both as JSON.
+#[unsafe(no_mangle)]
+pub extern "C" fn usage_merge(earlier: usize, later: usize) -> i32 {
+    with_texts([earlier, later], |reports| {
+        let mut known = serde_json::Map::new();
+        for report in reports {
+            raise_counts(&mut known, &serde_json::from_str(report).unwrap_or_default());
+        }
+        answer(DONE, &known)
+    })
 }
 
 /// Reads a usage report, given as JSON, of a provider, and leaves the counts in the output.
@@ -154,9 +173,10 @@ pub extern "C" fn usage_read(provider: usize, report: usize) -> i32 {
             "anthropic" => Usage::from_anthropic(&report),
             "bedrock" => Usage::from_bedrock(&report),
             "gemini" => Usage::from_gemini(&report),
+            "langchain" => Usage::from_langchain(&report),
             _ => {
                 return refuse(format!(
-                    "usage reports of '{provider}' are not known; there are those of openai, anthropic, bedrock and gemini"
+                    "usage reports of '{provider}' are not known; there are those of openai, anthropic, bedrock, gemini and langchain"
                 ));
             }
         };

@@ -388,6 +388,12 @@ pub extern "C" fn run_trip(handle: u32) -> i32 {
     trip.map_or(GONE, |trip| trip.map_or(DONE, |trip| tripped(&trip)))
 }
 
+/// `TOLD` where dollars are limited, as far as that is known here.
+#[unsafe(no_mangle)]
+pub extern "C" fn run_limits_dollars(handle: u32) -> i32 {
+    RUNS.with_borrow_mut(|runs| runs.get(handle).map(|run| run.limits_dollars())).map_or(GONE, |limits| if limits { TOLD } else { DONE })
+}
+
 fn change(handle: u32, change: impl FnOnce(&mut Run)) -> i32 {
     RUNS.with_borrow_mut(|runs| runs.get(handle).map(change)).map_or(GONE, |()| DONE)
 }

@@ -28,7 +28,7 @@ fn limited(dollars: f64) -> (Budget, Run) {
 fn asked(max_output: u64) -> ModelQuestion<'static> {
     ModelQuestion {
         model: "small",
-        prompt: Prompt { bytes: 872, attachments: 0 },
+        prompt: Prompt::of_bytes(872),
         max_output: Some(max_output),
         choices: 1,
         has_waited: false,
@@ -413,6 +413,19 @@ fn a_service_that_is_away_when_it_is_let_pass_is_told_afterwards() {
     let _ = sent(run.finish_model(call, counted(&usage), &price), "/guard/budget/record", json!({"model": "small", "input_tokens": 300}));
 }
 
+#[test]
+fn what_is_no_prose_is_set_aside_with_a_token_a_sign() {
+    let (budget, mut run) = limited(1.0);
+    let mut prompt = Prompt::default();
+    prompt.add("550E8400-E29B-41D4-A716-446655440000");
+    let call = started(run.begin_model(ModelQuestion { prompt, ..asked(100) }, &price, NOW));
+    assert_eq!(budget.snapshot().reserved.tokens, 36 + 64 + 100);
+    let image = ModelQuestion { prompt: Prompt { attachments: 1, ..Prompt::default() }, ..asked(100) };
+    assert!(!matches!(run.finish_model(call, Used::Nothing, &price), Progress::Refused(_)));
+    let _call = started(run.begin_model(image, &price, NOW));
+    assert_eq!(budget.snapshot().reserved.tokens, 5_000 + 64 + 100);
+}
+
 proptest! {
     /// Whoever pays no more than its bound keeps the limit, however many ask at once.
     #[test]
@@ -422,7 +435,7 @@ proptest! {
         let (budget, mut run) = limited(0.1);
         let mut under_way = Vec::new();
         for (bytes, max_output, choices, ends_one, share) in steps {
-            let prompt = Prompt { bytes, attachments: 0 };
+            let prompt = Prompt::of_bytes(bytes);
             let asked = ModelQuestion { model: "small", prompt, max_output: Some(max_output), choices, has_waited: false, asks_again: false, may_fall_back: false };
             match run.begin_model(asked, &price, NOW) {
                 Progress::Started(call) => under_way.push((call, bytes, max_output, choices)),

@@ -134,6 +134,17 @@ impl ServiceBudget {
         Ok(self)
     }
 
+    /// Whether dollars are limited, as far as that is known here: by this budget, by its parent or a scope, or by the service's latest answer.
+    pub fn limits_dollars(&self) -> bool {
+        // A scope without a limit of the caller's has that of the service's settings.
+        let is_limited = |scope: &Scope| scope.limits.usd.is_some() || scope.max_credits.is_some() || scope.limits == Limits::default();
+        let is_said = || self.seen.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|(unit, _, _)| *unit == Unit::Usd);
+        self.limits.usd.is_some()
+            || self.scopes.iter().any(is_limited)
+            || is_said()
+            || self.parent.as_deref().is_some_and(Self::limits_dollars)
+    }
+
     /// The name its books are kept under.
     pub fn session(&self) -> &str {
         &self.session

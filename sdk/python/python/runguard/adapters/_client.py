@@ -94,6 +94,9 @@ class Reader:
 class Route:
     """How one API path writes calls, results and usage."""
 
+    # As it ends, which the core knows it by.
+    path: str
+
     def transcript(self, body: Mapping[str, Any]) -> Transcript:
         raise NotImplementedError
 
@@ -111,17 +114,9 @@ class Route:
         """What the model has written."""
         raise NotImplementedError
 
-    def max_output(self, body: Mapping[str, Any]) -> Any:
-        """The longest answer that is asked for, as it stands there; None when none is."""
-        raise NotImplementedError
-
-    def choices(self, body: Mapping[str, Any]) -> Any:
-        """How many answers are asked for, each as long as that, as it stands there."""
-        return 1
-
-    def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
-        """The body, asking for no longer answer than this."""
-        raise NotImplementedError
+    def shortened(self, body: Dict[str, Any], max_output: int, bounds: Sequence[str]) -> Dict[str, Any]:
+        """The body, asking for no longer answer than this by these members."""
+        return {**body, **dict.fromkeys(bounds, max_output)}
 
     def prepare_stream(self, body: Dict[str, Any]) -> Dict[str, Any]:
         return body
@@ -140,6 +135,39 @@ def parse_arguments(text: Optional[str]) -> Any:
         return text
 
 
+# What is said to a model: nothing in it says how the answer is to be.
+_SAID = ("messages", "input", "system", "instructions")
+
+
+class Asked(NamedTuple):
+    """What a request asks for, as the core reads it."""
+
+    model: Optional[str]
+    # The longest answer, of several each; None where that is left to the model.
+    max_output: Optional[int] = None
+    choices: int = 1
+    # The members by which an answer is made shorter.
+    bounds: Sequence[str] = ()
+    # Why no limit in dollars can hold it.
+    unmetered: Optional[str] = None
+
+    @classmethod
+    def of(cls, route: Route, body: Mapping[str, Any]) -> Asked:
+        given = body.get("model")
+        model = given if isinstance(given, str) else None
+        try:
+            asked = _core.asked_of_model(route.path, model or "", {name: value for name, value in body.items() if name not in _SAID})
+        except InvalidInputError as problem:
+            return cls(model, unmetered=str(problem))
+        return cls(model, *(asked or ()))
+
+    def allowed(self, run: Run) -> Asked:
+        """Raises where nobody could say what it costs, and dollars are limited."""
+        if self.unmetered is not None and run._run.limits_dollars():
+            raise InvalidInputError(self.unmetered)
+        return self
+
+
 class Conversation:
     """What one guarded client has seen of its run."""
 
@@ -152,13 +180,20 @@ class Conversation:
 
     def begin(self, route: Route, body: Mapping[str, Any]) -> Exchange:
         """Raises when the run is over."""
+        asked = self._asked(route, body)
         body = self._tools_told(route, body)
-        return Exchange(self, route, body, self.run._begin(*_asked(route, body), choices=route.choices(body), may_fall_back=True))
+        call = self.run._begin(asked.model, body, asked.max_output, choices=asked.choices, may_fall_back=True)
+        return Exchange(self, route, body, asked, call)
 
     async def begin_async(self, route: Route, body: Mapping[str, Any]) -> Exchange:
+        asked = self._asked(route, body)
         body = await self.run._aside(self._tools_told, route, body)
-        call = await self.run._begin_async(*_asked(route, body), choices=route.choices(body), may_fall_back=True)
-        return Exchange(self, route, body, call)
+        call = await self.run._begin_async(asked.model, body, asked.max_output, choices=asked.choices, may_fall_back=True)
+        return Exchange(self, route, body, asked, call)
+
+    def _asked(self, route: Route, body: Mapping[str, Any]) -> Asked:
+        self.run.check()
+        return Asked.of(route, body).allowed(self.run)
 
     def unread(self, why: str) -> None:
         _unread(self.run, why)
@@ -209,14 +244,19 @@ class Spending:
         self.run = run
 
     def begin(self, route: Route, body: Mapping[str, Any]) -> Exchange:
-        told = self.run._told_above(body.get("model"))
-        call = None if told else self.run._begin(*_asked(route, body), choices=route.choices(body), may_fall_back=True)
-        return Exchange(self, route, body, call, told)
+        told, asked = self._told(route, body)
+        call = None if told else self.run._begin(asked.model, body, asked.max_output, choices=asked.choices, may_fall_back=True)
+        return Exchange(self, route, body, asked, call, told)
 
     async def begin_async(self, route: Route, body: Mapping[str, Any]) -> Exchange:
-        told = self.run._told_above(body.get("model"))
-        call = None if told else await self.run._begin_async(*_asked(route, body), choices=route.choices(body), may_fall_back=True)
-        return Exchange(self, route, body, call, told)
+        told, asked = self._told(route, body)
+        call = None if told else await self.run._begin_async(asked.model, body, asked.max_output, choices=asked.choices, may_fall_back=True)
+        return Exchange(self, route, body, asked, call, told)
+
+    def _told(self, route: Route, body: Mapping[str, Any]) -> Tuple[Optional[Told], Asked]:
+        told, asked = self.run._told_above(body.get("model")), Asked.of(route, body)
+        # An adapter sees less of a request than is in it; an agent that tells of its calls itself knows what they cost.
+        return told, asked if self.run._is_told else asked.allowed(self.run)
 
     def unread(self, why: str) -> None:
         if self.run._told_above(None) is None:
@@ -228,12 +268,6 @@ class Spending:
             self.run.check()
 
 
-def _asked(route: Route, body: Mapping[str, Any]) -> Tuple[Optional[str], Mapping[str, Any], Any]:
-    """The model, all that is sent, and the longest answer."""
-    model = body.get("model")
-    return model if isinstance(model, str) else None, body, route.max_output(body)
-
-
 class Exchange:
     """One request to a model, and its answer."""
 
@@ -241,9 +275,10 @@ class Exchange:
     is_watched = False
 
     def __init__(
-        self, teller: Teller, route: Route, body: Mapping[str, Any], call: Optional[ModelCall], told: Optional[Told] = None
+        self, teller: Teller, route: Route, body: Mapping[str, Any], asks: Asked, call: Optional[ModelCall], told: Optional[Told] = None
     ) -> None:
         self.teller, self.route, self.asked, self.call, self._told = teller, route, body, call, told
+        self._bounds = asks.bounds
 
     def body(self, is_stream: bool) -> Mapping[str, Any]:
         """What is sent."""
@@ -252,7 +287,7 @@ class Exchange:
             body = {**body, "model": self.call.model}
         longest = None if self.call is None else self.call.max_tokens
         if longest is not None:
-            body = self.route.shortened(dict(body), longest)
+            body = self.route.shortened(dict(body), longest, self._bounds)
         return self.route.prepare_stream(dict(body)) if is_stream else body
 
     def sent(self) -> None:

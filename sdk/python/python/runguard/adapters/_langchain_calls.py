@@ -58,29 +58,7 @@ def settle_messages(call: Optional[ModelCall], messages: Iterable[BaseMessage]) 
 
 
 def _tokens(message: BaseMessage) -> Optional[Tokens]:
-    usage = getattr(message, "usage_metadata", None)
-    if not usage:
-        return None
-    # LangChain counts cached tokens inside the input, whatever the provider does.
-    read, written = usage.get("input_token_details") or {}, usage.get("output_token_details") or {}
-    # A tier with prices of its own is a detail, and stands before the names of what is cached. Of a stream nothing else tells it.
-    tier = next((tier for tier in ("priority", "flex") if tier in read), message.response_metadata.get("service_tier"))
-
-    def cached(name: str) -> int:
-        return read.get(name) or read.get(f"{tier}_{name}") or 0
-
-    # Anthropic's cache writes are told by how long they are kept; then their sum is given as 0.
-    for_an_hour = read.get("ephemeral_1h_input_tokens") or 0
-    return Tokens.of_total(
-        usage["input_tokens"],
-        usage["output_tokens"],
-        cached("cache_read"),
-        max(cached("cache_creation") - for_an_hour, read.get("ephemeral_5m_input_tokens") or 0),
-        for_an_hour,
-        read.get("audio"),
-        written.get("audio"),
-        tier,
-    )
+    return Tokens.read("langchain", getattr(message, "usage_metadata", None), message.response_metadata.get("service_tier"))
 
 
 def is_pause(error: BaseException) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
@@ -91,6 +92,12 @@ def reported(usage: Any) -> Dict[str, Any]:
     dump = getattr(usage, "model_dump", None) or getattr(usage, "to_dict", None)
     fields = usage if isinstance(usage, Mapping) else dump() if callable(dump) else getattr(usage, "__dict__", {})
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def merged(earlier: Mapping[str, Any], later: Any) -> Dict[str, Any]:
+    """What a stream has reported so far, and what it reports now."""
+    report: Dict[str, Any] = json.loads(_core.usage_merge(earlier, reported(later)))
+    return report
 
 
 def begin(

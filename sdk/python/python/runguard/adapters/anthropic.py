@@ -15,10 +15,10 @@ user says something new.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, TypeVar
 
 from ._client import Reader, Route, ToolCall, ToolResult, Transcript, guard_client, parse_arguments
-from ._usage import Tokens, reported
+from ._usage import Tokens, merged
 
 if TYPE_CHECKING:
     from runguard import Run
@@ -29,7 +29,7 @@ __all__ = ["guard_anthropic"]
 
 
 def routes() -> Dict[str, Route]:
-    return {"/messages": _Messages()}
+    return {_Messages.path: _Messages()}
 
 
 def guard_anthropic(client: AnthropicClient, run: Run) -> AnthropicClient:
@@ -54,6 +54,8 @@ def _call(block: Any) -> List[ToolCall]:
 
 
 class _Messages(Route):
+    path = "/messages"
+
     def transcript(self, body: Mapping[str, Any]) -> Transcript:
         calls: List[ToolCall] = []
         results: Dict[str, ToolResult] = {}
@@ -88,18 +90,15 @@ class _Messages(Route):
     def came(self, answer: Any) -> Any:
         return answer.content
 
-    def max_output(self, body: Mapping[str, Any]) -> Any:
-        return body.get("max_tokens") or None
-
-    def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
+    def shortened(self, body: Dict[str, Any], max_output: int, bounds: Sequence[str]) -> Dict[str, Any]:
         thinking = body.get("thinking")
         budget = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None
         # Thinking has a part of the answer, of at least 1,024 tokens; the API refuses one that is not longer.
         if isinstance(thinking, Mapping) and isinstance(budget, int) and budget >= max_output:
             if max_output <= 1_024:
-                return {**{name: value for name, value in body.items() if name != "thinking"}, "max_tokens": max_output}
+                return super().shortened({name: value for name, value in body.items() if name != "thinking"}, max_output, bounds)
             body = {**body, "thinking": {**thinking, "budget_tokens": max(1_024, max_output // 2)}}
-        return {**body, "max_tokens": max_output}
+        return super().shortened(body, max_output, bounds)
 
     def reader(self, asked_body: Mapping[str, Any]) -> Reader:
         return _MessagesReader()
@@ -127,8 +126,7 @@ class _MessagesReader(Reader):
         return []
 
     def _reported(self, usage: Any) -> None:
-        """Later reports replace earlier ones: the counts of a stream are totals so far. What only the first tells apart stays."""
-        self._report = {**self._report, **reported(usage)}
+        self._report = merged(self._report, usage)
         self.tokens = Tokens.read("anthropic", self._report)
 
     def came(self, event: Any) -> Any:

@@ -15,10 +15,10 @@ user says something new.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, TypeVar
 
 from ._client import Reader, Route, ToolCall, ToolResult, Transcript, guard_client, parse_arguments
-from ._usage import Tokens
+from ._usage import Tokens, merged
 
 if TYPE_CHECKING:
     from runguard import Run
@@ -29,7 +29,7 @@ __all__ = ["guard_openai"]
 
 
 def routes() -> Dict[str, Route]:
-    return {"/chat/completions": _Chat(), "/completions": _Completions(), "/responses": _Responses(), "/embeddings": _Embeddings()}
+    return {route.path: route for route in (_Chat(), _Completions(), _Responses(), _Embeddings())}
 
 
 def guard_openai(client: OpenAIClient, run: Run) -> OpenAIClient:
@@ -43,6 +43,8 @@ def _field(item: Any, name: str) -> Any:
 
 
 class _Chat(Route):
+    path = "/chat/completions"
+
     def transcript(self, body: Mapping[str, Any]) -> Transcript:
         calls: List[ToolCall] = []
         results: Dict[str, ToolResult] = {}
@@ -72,18 +74,6 @@ class _Chat(Route):
     def came(self, answer: Any) -> Any:
         return answer.choices
 
-    def max_output(self, body: Mapping[str, Any]) -> Any:
-        return body.get("max_completion_tokens") or body.get("max_tokens") or None
-
-    def choices(self, body: Mapping[str, Any]) -> Any:
-        return body.get("n")
-
-    def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
-        # Models that think refuse the older name, and servers that only speak like OpenAI may not know the newer one.
-        is_openai = str(body.get("model")).rpartition("/")[2].startswith(("gpt-", "chatgpt-", "o1", "o3", "o4"))
-        name = next((name for name in ("max_completion_tokens", "max_tokens") if body.get(name)), "max_completion_tokens" if is_openai else "max_tokens")
-        return {**body, name: max_output}
-
     def prepare_stream(self, body: Dict[str, Any]) -> Dict[str, Any]:
         # Without this a streamed chat completion reports no usage at all.
         return {**body, "stream_options": {**(body.get("stream_options") or {}), "include_usage": True}}
@@ -96,6 +86,7 @@ class _ChatReader(Reader):
     def __init__(self, usage_was_asked_for: bool) -> None:
         self._usage_was_asked_for = usage_was_asked_for
         self._tier: Optional[str] = None
+        self._report: Dict[str, Any] = {}
         self._parts: Dict[Any, Dict[str, str]] = {}
 
     def take(self, event: Any) -> List[ToolCall]:
@@ -120,7 +111,9 @@ class _ChatReader(Reader):
         # The chunk with the usage need not say it.
         self._tier = getattr(event, "service_tier", None) or self._tier
         if getattr(event, "usage", None):
-            self.tokens = _tokens(event, self._tier)
+            # Some count as they go on.
+            self._report = merged(self._report, event.usage)
+            self.tokens = Tokens.read("openai", self._report, self._tier)
             self.is_counted = self.tokens is not None
 
     def came(self, event: Any) -> Any:
@@ -128,10 +121,6 @@ class _ChatReader(Reader):
 
     def hides(self, event: Any) -> bool:
         return not self._usage_was_asked_for and not event.choices and getattr(event, "usage", None) is not None
-
-
-# What the API of completions writes where nobody says how much.
-_USUAL_COMPLETION = 16
 
 
 class _WithoutTools(Route):
@@ -148,21 +137,10 @@ class _WithoutTools(Route):
 class _Completions(_WithoutTools, _Chat):
     """The older completions: a text goes on."""
 
+    path = "/completions"
+
     def came(self, answer: Any) -> Any:
         return [choice.text for choice in answer.choices]
-
-    def max_output(self, body: Mapping[str, Any]) -> Any:
-        return body.get("max_tokens") or _USUAL_COMPLETION
-
-    def choices(self, body: Mapping[str, Any]) -> Any:
-        # Of `best_of` all are written and paid, and each of several prompts has as many.
-        prompt = body.get("prompt")
-        prompts = len(prompt) if isinstance(prompt, (list, tuple)) and not all(isinstance(part, int) for part in prompt) else 1
-        each = [given for given in (body.get("n"), body.get("best_of")) if isinstance(given, int)]
-        return max(each, default=1) * prompts
-
-    def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
-        return {**body, "max_tokens": max_output}
 
     def reader(self, asked_body: Mapping[str, Any]) -> Reader:
         return _CompletionsReader(usage_was_asked_for=bool((asked_body.get("stream_options") or {}).get("include_usage")))
@@ -178,6 +156,8 @@ class _CompletionsReader(_ChatReader):
 
 
 class _Responses(Route):
+    path = "/responses"
+
     def transcript(self, body: Mapping[str, Any]) -> Transcript:
         calls: List[ToolCall] = []
         results: Dict[str, ToolResult] = {}
@@ -185,7 +165,7 @@ class _Responses(Route):
         for item in given if isinstance(given, (list, tuple)) else ():
             if _field(item, "role") == "user":
                 calls.clear()
-            elif _field(item, "type") == "function_call_output":
+            elif is_result(item):
                 results[_field(item, "call_id") or ""] = ToolResult(_field(item, "output"))
             else:
                 calls.extend(response_call(item))
@@ -194,7 +174,7 @@ class _Responses(Route):
     def with_nudges(self, body: Mapping[str, Any], nudges: Mapping[str, str]) -> Dict[str, Any]:
         items = []
         for item in body.get("input") or ():
-            nudge = nudges.get(_field(item, "call_id") or "") if _field(item, "type") == "function_call_output" else None
+            nudge = nudges.get(_field(item, "call_id") or "") if is_result(item) else None
             items.append({**item, "output": _appended(item["output"], nudge, "input_text")} if nudge else item)
         return {**body, "input": items}
 
@@ -207,27 +187,25 @@ class _Responses(Route):
     def came(self, answer: Any) -> Any:
         return answer.output
 
-    def max_output(self, body: Mapping[str, Any]) -> Any:
-        return body.get("max_output_tokens") or None
-
-    def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
+    def shortened(self, body: Dict[str, Any], max_output: int, bounds: Sequence[str]) -> Dict[str, Any]:
         # The API takes no fewer.
-        return {**body, "max_output_tokens": max(max_output, 16)}
+        return super().shortened(body, max(max_output, 16), bounds)
 
     def reader(self, asked_body: Mapping[str, Any]) -> Reader:
-        return _ResponsesReader(self)
+        return _ResponsesReader()
 
 
 class _ResponsesReader(Reader):
-    def __init__(self, route: _Responses) -> None:
-        self._route = route
+    def __init__(self) -> None:
+        self._report: Dict[str, Any] = {}
 
     def take(self, event: Any) -> List[ToolCall]:
         # `completed`, `incomplete` and `failed` bring the whole response, and with it the usage.
         response = getattr(event, "response", None)
         if response is not None:
             self.model = response.model or self.model
-            self.tokens = self._route.tokens(response) or self.tokens
+            self._report = merged(self._report, response.usage)
+            self.tokens = Tokens.read("openai", self._report, getattr(response, "service_tier", None))
             self.is_counted = self.tokens is not None
         return response_call(event.item) if event.type == "response.output_item.done" else []
 
@@ -238,17 +216,13 @@ class _ResponsesReader(Reader):
 class _Embeddings(_WithoutTools):
     """Nothing is written."""
 
+    path = "/embeddings"
+
     def tokens(self, answer: Any) -> Optional[Tokens]:
         return _tokens(answer)
 
     def came(self, answer: Any) -> Any:
         return None
-
-    def max_output(self, body: Mapping[str, Any]) -> Any:
-        return 0
-
-    def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
-        return body
 
 
 def _chat_calls(message: Any) -> List[ToolCall]:
@@ -263,9 +237,9 @@ def _chat_calls(message: Any) -> List[ToolCall]:
     return calls
 
 
-def _tokens(answer: Any, tier: Optional[str] = None) -> Optional[Tokens]:
-    """Of an answer, or of the chunk of a stream that has the usage; how it was served stands beside it."""
-    return Tokens.read("openai", answer.usage, getattr(answer, "service_tier", None) or tier)
+def _tokens(answer: Any) -> Optional[Tokens]:
+    """Of an answer; how it was served stands beside it."""
+    return Tokens.read("openai", answer.usage, getattr(answer, "service_tier", None))
 
 
 def response_call(item: Any) -> List[ToolCall]:
@@ -275,6 +249,11 @@ def response_call(item: Any) -> List[ToolCall]:
     if kind == "custom_tool_call":
         return [ToolCall(_field(item, "call_id") or "", _field(item, "name") or "", _field(item, "input"))]
     return []
+
+
+def is_result(item: Any) -> bool:
+    """Of a function, or of another kind of tool that the caller runs: each has a name of its own."""
+    return str(_field(item, "type")).endswith("_call_output")
 
 
 def _appended(content: Any, nudge: str, part_type: str) -> Any:

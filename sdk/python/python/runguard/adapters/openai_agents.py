@@ -47,7 +47,7 @@ from runguard.run import ModelCall, Run
 from ._client import REMEMBERED_CALLS, parse_arguments
 from ._runs import OnRepeat, RunLike, Runs, tells
 from ._usage import Tokens, begin_async, settle
-from .openai import response_call
+from .openai import is_result, response_call
 
 __all__ = ["RunGuardHooks"]
 
@@ -116,7 +116,7 @@ class RunGuardHooks(RunHooks[Any]):
         return self._runs.of(context.usage)
 
     def _nudged(self, item: Any) -> Any:
-        nudge = self._nudges.get(item.get("call_id", "")) if item.get("type") == "function_call_output" else None
+        nudge = self._nudges.get(item.get("call_id", "")) if is_result(item) else None
         if nudge is None:
             return item
         output = item["output"]

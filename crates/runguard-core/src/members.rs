@@ -3,7 +3,7 @@
 //! A provider's prompt cache goes by bytes, and a caller may send fields that nobody here knows. So a body is never written anew:
 //! what has to be changed is cut out and put in.
 
-use runguard_core::object::Object;
+use crate::object::Object;
 use serde::Deserialize;
 use serde::de::{Deserializer as _, SeqAccess, Visitor};
 use serde_json::Value;
@@ -14,56 +14,64 @@ use std::ops::{ControlFlow, Range};
 
 /// Why a body cannot be understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum BadBody {
+pub enum BadBody {
+    /// Not UTF-8.
     #[error("the body is not UTF-8 text")]
     NotText,
+    /// Not JSON, or of another kind; why.
     #[error("the body is not a JSON object: {0}")]
     NotAnObject(String),
     /// Whoever reads the first and whoever reads the last would understand different things.
     #[error("the member `{0}` stands in the body more than once; send it once")]
     Twice(String),
+    /// It is there, and cannot be what it is.
     #[error("the member `{name}` {problem}")]
-    Member { name: &'static str, problem: &'static str },
+    Member {
+        /// Which one.
+        name: &'static str,
+        /// What it must be.
+        problem: &'static str,
+    },
 }
 
 /// The members of an object, values unread.
 #[derive(Debug)]
-pub(crate) struct Members<'a> {
+pub struct Members<'a> {
     text: &'a str,
     list: Vec<(Cow<'a, str>, &'a RawValue)>,
 }
 
 impl<'a> Members<'a> {
     /// Names of members occur once, whatever their case.
-    pub(crate) fn read(body: &'a [u8]) -> Result<Self, BadBody> {
+    pub fn read(body: &'a [u8]) -> Result<Self, BadBody> {
         let text = std::str::from_utf8(body).map_err(|_| BadBody::NotText)?;
         let Object(list) = serde_json::from_str(text).map_err(|error| BadBody::NotAnObject(error.to_string()))?;
         // Some servers read names without regard to case.
         let mut names: Vec<String> = list.iter().map(|(name, _)| name.to_lowercase()).collect();
         names.sort_unstable();
         if let Some([twice, ..]) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(BadBody::Twice(runguard_core::text::cut(twice, 64).to_owned()));
+            return Err(BadBody::Twice(crate::text::cut(twice, 64).to_owned()));
         }
         Ok(Self { text, list })
     }
 
     /// All of it.
-    pub(crate) fn whole_text(&self) -> &'a str {
+    pub fn whole_text(&self) -> &'a str {
         self.text
     }
 
     /// The members that say anything, by their names.
-    pub(crate) fn said(&self) -> impl Iterator<Item = (&str, &'a str)> {
+    pub fn said(&self) -> impl Iterator<Item = (&str, &'a str)> {
         self.list.iter().map(|(name, value)| (name.as_ref(), value.get())).filter(|(_, value)| *value != "null")
     }
 
     /// A member's text; one that is null is not there.
-    pub(crate) fn get(&self, name: &str) -> Option<&'a str> {
+    pub fn get(&self, name: &str) -> Option<&'a str> {
         self.raw(name).filter(|value| *value != "null")
     }
 
     /// One of these names written otherwise, which some servers would take for it and others not.
-    pub(crate) fn misspelt(&self, names: &[&str]) -> Option<&str> {
+    pub fn misspelt(&self, names: &[&str]) -> Option<&str> {
         let is_variant = |name: &str| names.iter().any(|known| known.eq_ignore_ascii_case(name) && *known != name);
         self.list.iter().map(|(name, _)| name.as_ref()).find(|name| is_variant(name))
     }
@@ -72,23 +80,26 @@ impl<'a> Members<'a> {
         self.list.iter().find(|(known, _)| known == name).map(|(_, value)| value.get())
     }
 
-    pub(crate) fn text(&self, name: &'static str) -> Result<Option<Cow<'a, str>>, BadBody> {
+    /// A member that must be text.
+    pub fn text(&self, name: &'static str) -> Result<Option<Cow<'a, str>>, BadBody> {
         self.read_as(name, "must be text")
     }
 
-    pub(crate) fn whole(&self, name: &'static str) -> Result<Option<u64>, BadBody> {
+    /// A member that must be a whole number.
+    pub fn whole(&self, name: &'static str) -> Result<Option<u64>, BadBody> {
         self.read_as(name, "must be a whole number")
     }
 
     /// The same of a member inside of another, behind a point.
-    pub(crate) fn whole_at(&self, path: &'static str) -> Result<Option<u64>, BadBody> {
+    pub fn whole_at(&self, path: &'static str) -> Result<Option<u64>, BadBody> {
         match path.split_once('.') {
             None => self.whole(path),
             Some((outer, inner)) => self.object(outer)?.map_or(Ok(None), |outer| outer.whole(inner)),
         }
     }
 
-    pub(crate) fn has_at(&self, path: &str) -> bool {
+    /// Whether there is such a member, behind a point one inside of another.
+    pub fn has_at(&self, path: &str) -> bool {
         match path.split_once('.') {
             None => self.get(path).is_some(),
             Some((outer, inner)) => {
@@ -98,7 +109,7 @@ impl<'a> Members<'a> {
     }
 
     /// The members of one that is an object.
-    pub(crate) fn object(&self, name: &'static str) -> Result<Option<Self>, BadBody> {
+    pub fn object(&self, name: &'static str) -> Result<Option<Self>, BadBody> {
         let problem = |error| match error {
             BadBody::NotAnObject(_) => BadBody::Member { name, problem: "must be an object" },
             error => error,
@@ -106,7 +117,8 @@ impl<'a> Members<'a> {
         self.get(name).map(|value| Members::read(value.as_bytes()).map_err(problem)).transpose()
     }
 
-    pub(crate) fn flag(&self, name: &'static str) -> Result<bool, BadBody> {
+    /// A member that must be true or false; without it, false.
+    pub fn flag(&self, name: &'static str) -> Result<bool, BadBody> {
         Ok(self.read_as(name, "must be true or false")?.unwrap_or(false))
     }
 
@@ -120,7 +132,7 @@ impl<'a> Members<'a> {
     }
 
     /// The text with one member set to this JSON: in its place, or behind the others.
-    pub(crate) fn set(&self, name: &str, value: &str) -> String {
+    pub fn set(&self, name: &str, value: &str) -> String {
         if let Some(place) = self.place(name) {
             return [&self.text[..place.start], value, &self.text[place.end..]].concat();
         }
@@ -130,7 +142,7 @@ impl<'a> Members<'a> {
     }
 
     /// The same of a member inside of another, behind a point; the other is made where it is not there.
-    pub(crate) fn set_at(&self, path: &'static str, value: &str) -> Result<String, BadBody> {
+    pub fn set_at(&self, path: &'static str, value: &str) -> Result<String, BadBody> {
         match path.split_once('.') {
             None => Ok(self.set(path, value)),
             Some((outer, inner)) => {
@@ -144,7 +156,7 @@ impl<'a> Members<'a> {
     }
 
     /// The text without one member and without a comma that separated it.
-    pub(crate) fn without(&self, name: &str) -> Option<String> {
+    pub fn without(&self, name: &str) -> Option<String> {
         let value = self.place(name)?;
         let before = self.text[..value.start].trim_end().strip_suffix(':')?.trim_end();
         // The name ends with a quote; it has no other but escaped ones, which a name that is looked for here does not have.
@@ -159,7 +171,7 @@ impl<'a> Members<'a> {
 }
 
 /// Shows the items of a list until enough was seen; what comes behind is not read. Whether it is a list.
-pub(crate) fn first_items(text: &str, mut see: impl FnMut(Value) -> ControlFlow<()>) -> bool {
+pub fn first_items(text: &str, mut see: impl FnMut(Value) -> ControlFlow<()>) -> bool {
     struct Items<'a, F>(&'a mut F, &'a mut bool);
     impl<'de, F: FnMut(Value) -> ControlFlow<()>> Visitor<'de> for Items<'_, F> {
         type Value = ();
@@ -186,7 +198,7 @@ pub(crate) fn first_items(text: &str, mut see: impl FnMut(Value) -> ControlFlow<
 }
 
 /// Where a part of a text stands in it.
-pub(crate) fn place_in(text: &str, part: &str) -> Range<usize> {
+pub fn place_in(text: &str, part: &str) -> Range<usize> {
     // How far its beginning is from the text's.
     let start = part.as_ptr() as usize - text.as_ptr() as usize;
     start..start + part.len()
@@ -195,7 +207,11 @@ pub(crate) fn place_in(text: &str, part: &str) -> Range<usize> {
 /// Text, borrowed where it has no escapes.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct BorrowedText<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
+pub struct BorrowedText<'a>(
+    /// It.
+    #[serde(borrow)]
+    pub Cow<'a, str>,
+);
 
 #[cfg(test)]
 mod tests {

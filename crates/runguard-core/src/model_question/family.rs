@@ -2,7 +2,8 @@
 
 /// Models that are asked and answer in the same way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Family {
+#[allow(missing_docs, reason = "they are the names of makers and of their models")]
+pub enum Family {
     /// Claude, as Anthropic's own messages.
     Anthropic,
     /// Amazon's, as Converse.
@@ -23,7 +24,7 @@ pub(crate) enum Family {
 
 impl Family {
     /// The family of a model id, of an inference profile, or of the ARN of either.
-    pub(crate) fn of(model: &str) -> Self {
+    pub fn of(model: &str) -> Self {
         let model = model.to_ascii_lowercase();
         let id = match model.strip_prefix("arn:") {
             Some(arn) => arn.split_once(":foundation-model/").or_else(|| arn.split_once(":inference-profile/")).map_or("", |(_, id)| id),
@@ -64,7 +65,7 @@ impl Family {
     }
 
     /// Members that bound the length of an answer, the one to use first; behind a point those inside of another.
-    pub(crate) const fn length_members(self) -> &'static [&'static str] {
+    pub const fn length_members(self) -> &'static [&'static str] {
         match self {
             Self::Nova => &["inferenceConfig.maxTokens", "inferenceConfig.max_new_tokens"],
             Self::Titan => &["textGenerationConfig.maxTokenCount"],
@@ -77,12 +78,12 @@ impl Family {
     }
 
     /// Whether it writes nothing.
-    pub(crate) const fn embeds(self) -> bool {
+    pub const fn embeds(self) -> bool {
         matches!(self, Self::TitanEmbeddings | Self::CohereEmbeddings)
     }
 
     /// The member that says how many answers there are.
-    pub(crate) const fn choices_member(self) -> Option<&'static str> {
+    pub const fn choices_member(self) -> Option<&'static str> {
         match self {
             Self::Cohere => Some("num_generations"),
             Self::Chat | Self::GptOss => Some("n"),
@@ -98,7 +99,7 @@ impl Family {
     }
 
     /// The members of an answer, or of a piece of one, that the model has written.
-    pub(crate) const fn written(self) -> &'static [&'static str] {
+    pub const fn written(self) -> &'static [&'static str] {
         match self {
             Self::Anthropic => &["content"],
             Self::Nova => &["output"],
