@@ -26,6 +26,7 @@
 //!   Periods only go on: a clock that jumps back finds the one that has begun, so it frees nothing and loses nothing. Only where it had run
 //!   so far ahead that not even the next period ends as late, the one that it is begins, and has what was spent.
 
+mod act;
 mod calls;
 mod exceeded;
 mod leases;
@@ -35,6 +36,7 @@ use crate::calendar::Period;
 use crate::money::NanoDollars;
 use crate::packed::write_behind;
 use crate::time::Timestamp;
+pub use act::{Act, REFUSED_IS_FORGOTTEN, UNSETTLED_IS_SPENT};
 pub use calls::Calls;
 pub use exceeded::{BudgetExceeded, Level, Unit};
 use leases::Booked;

@@ -2,13 +2,12 @@
 //! them, and which of their limits stand against it.
 
 use super::answer::{Block, Nearest};
-use super::routes::Act;
 use super::scopes::Drawn;
 use super::settings::{Settings, ceiling};
 use super::{Event, Request, State};
 use crate::guard::Moment;
 use runguard_core::ledger::{
-    Account, BudgetExceeded, Cost, Entry, Level, Limits, MAX_STORED_KEYS, MAX_STORED_RESERVATIONS, MAX_STORED_RESERVATIONS_OF_SCOPE,
+    Account, Act, BudgetExceeded, Cost, Entry, Level, Limits, MAX_STORED_KEYS, MAX_STORED_RESERVATIONS, MAX_STORED_RESERVATIONS_OF_SCOPE,
     Unsettled,
 };
 use runguard_core::time::Timestamp;
