@@ -737,7 +737,7 @@ impl Decide for Request {
         }
         (found.so_far, enforced.so_far) = (SoFar::of(&after.calls, long), SoFar::of(&after.calls, long));
         let finding = |found: Judgement| {
-            let rule = found.verdict.rule.filter(|_| found.verdict.rung >= Rung::Block)?;
+            let rule = found.verdict.refuses()?;
             let stopped = Stopped { at: moment.now, rule, count: found.verdict.count, tool: found.tool.clone() };
             let until = Some(stopped.at.plus(settings.rest));
             let events = events.iter().cloned().chain([Event::Stopped(stopped)]).collect();

@@ -15,7 +15,7 @@ use crate::lengths::{SoFar, what_is_long};
 use crate::logged::{self, Doubt, Doubts, EachByItself, Logged, Retold, Shows, Terms, Traced, Traces};
 use crate::policy::{GuardSettings, Mode, Policy, Section, Setting};
 use runguard_core::detect::stall::{
-    CallEffect, Ladder, Long, Outcome, Rung, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint,
+    CallEffect, Ladder, Long, Outcome, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint,
 };
 use runguard_core::fingerprint;
 use runguard_core::limits::InvalidSetting;
@@ -492,7 +492,7 @@ impl Decide for Request {
         let verdicts = events.iter().map(|event| event.judged(thresholds, &mut run)).last().unwrap_or_default();
         let so_far = SoFar::of(&run, long);
         let finding = |verdict: Verdict| {
-            let rule = verdict.rule.filter(|_| verdict.rung >= Rung::Block)?;
+            let rule = verdict.refuses()?;
             Some(Finding { events: events.clone(), ..Finding::new(rule.reason(), Judgement { verdict, so_far }, None) })
         };
         Ruling { findings: verdicts.each().filter_map(finding).collect(), pass: Judgement { verdict: verdicts.all, so_far }, events }
