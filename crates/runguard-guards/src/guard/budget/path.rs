@@ -122,17 +122,16 @@ impl Request {
     pub(super) fn limits_at(&self, steps: usize, before: &OnPath<'_>, after: &Account, cost: Cost, now: Timestamp) -> Vec<BudgetExceeded> {
         let (level, OnPath { account, limits }) = (self.level(steps), before);
         let lacks_call = self.key_number().and_then(|key| account.lacks_call(key, *limits, level));
+        let overcalled = || self.key_number().and_then(|key| after.overcalled(key, *limits, level));
         match self.act {
             Act::Release => Vec::new(),
             Act::Check | Act::Reserve => lacks_call.into_iter().chain(account.lacks_room_for(cost, *limits, level, now)).collect(),
             Act::Record if self.asks_for_call() => lacks_call.into_iter().chain(after.overspent(*limits, level, now)).collect(),
-            Act::Record => {
-                let overcalled = self.key_number().and_then(|key| after.overcalled(key, *limits, level));
-                overcalled.into_iter().chain(after.overspent(*limits, level, now)).collect()
-            }
+            Act::Record => overcalled().into_iter().chain(after.overspent(*limits, level, now)).collect(),
             Act::Commit => {
                 let agreed = self.reservation_number().and_then(|id| account.lease(id, now)).map_or(Cost::ZERO, |lease| lease.cost);
-                after.overrun_by(cost, agreed, *limits, level, now).collect()
+                // Money was agreed upon; calls are not set aside.
+                overcalled().into_iter().chain(after.overrun_by(cost, agreed, *limits, level, now)).collect()
             }
         }
     }

@@ -151,8 +151,8 @@ route!(
     Commit,
     "The step is done and cost this much; without a cost, what was reserved.",
     cost_fields![RESERVATION],
-    cost_answers![NEAREST, NEAREST_NAME, NEAREST_PERCENT, NEAREST_RENEWS, PASSED, KNOWN, OVERDUE_SETTLED],
-    &[Reason::UnknownModel, Reason::BudgetExceeded]
+    cost_answers![CAP, NEAREST, NEAREST_NAME, NEAREST_PERCENT, NEAREST_RENEWS, PASSED, KNOWN, OVERDUE_SETTLED],
+    &[Reason::UnknownModel, Reason::CallCapReached, Reason::BudgetExceeded]
 );
 route!(
     RELEASE_ROUTE,
