@@ -12,6 +12,7 @@ use crate::money::Guards;
 use runguard_core::fingerprint;
 use runguard_core::reason::GuardName;
 use runguard_core::row::RowRef;
+use runguard_core::time::DAY_MILLIS;
 use runguard_engine::Caller;
 use runguard_guards::logged::{self, Spending};
 use runguard_store::{Order, RowFilter};
@@ -27,7 +28,6 @@ const MOST_CALLS: usize = 64;
 /// Rows of the log that are looked at after a restart, and how far back: as long as other nodes are told.
 const MOST_ROWS: usize = 200_000;
 const ROWS_AT_ONCE: usize = 2_000;
-const DAY_MILLIS: i64 = 24 * 3600 * 1000;
 /// Names of answers belong to the provider, not to a tenant: whose one is stands beside it.
 const NOBODYS: &str = "";
 

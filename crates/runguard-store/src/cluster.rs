@@ -42,7 +42,7 @@ use crate::log::{Follower, Order, RowFilter, RowWithEffects};
 use crate::memory::Memory;
 #[cfg(feature = "postgres")]
 use crate::postgres::PgLog;
-use crate::store::{Cell, Decided, Erased, Keep, Labelled, Rules, SlotState, View};
+use crate::store::{Cell, Decided, Erased, Keep, Labelled, MONTH_MILLIS, Rules, SlotState, View};
 use alone::Alone;
 use cells::{Cells, Knowing, ProposalResult, Wanted, WantedRows, is_tombstone, name_of};
 use dynamic::DynamicLink;
@@ -95,9 +95,7 @@ const CATCH_UP_HELD: Duration = Duration::from_secs(5);
 const LOG_BEHIND: &str = "the log is behind: what it does not have yet cannot be erased; try again";
 /// How often old rows are looked for, unless a test is in a hurry.
 pub const RETIRE_EVERY: Duration = Duration::from_secs(600);
-const DAY_MILLIS: u64 = 24 * 3600 * 1000;
-/// The longest there is, and what clocks are put forward and back.
-const MONTH_MILLIS: u64 = 32 * DAY_MILLIS;
+const DAY_MILLIS: u64 = runguard_core::time::DAY_MILLIS.cast_unsigned();
 
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
@@ -291,7 +289,7 @@ impl Inner {
             + match (self.rules.keep)(slot, state) {
                 Keep::Window => window,
                 Keep::Log => log.max(window),
-                Keep::Month => log.max(window).max(MONTH_MILLIS),
+                Keep::Month => log.max(window).max(MONTH_MILLIS.cast_unsigned()),
                 Keep::Day => DAY_MILLIS,
                 Keep::Always => recovery::FOREVER_MILLIS,
             }

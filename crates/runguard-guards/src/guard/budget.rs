@@ -222,13 +222,12 @@ impl Decide for Request {
         let events = self.events(settings, &before, began, cost, moment);
         let counted = || if happened { events.clone() } else { Vec::new() };
         // Tokens need no price: it matters only where dollars are limited.
-        if let Some(unknown) = unpriced
-            && before.iter().any(|on_path| on_path.limits.usd.is_some())
-        {
+        let needs_prices = before.iter().any(|on_path| on_path.limits.usd.is_some());
+        if let Some(unknown) = unpriced.filter(|_| needs_prices) {
             findings.push(Finding { events: counted(), ..Finding::new(Reason::UnknownModel, Block::Model(unknown), None) });
         }
         let unmetered = self.call.as_ref().map(|call| &call.unmetered).filter(|what| self.act == Act::Reserve && !what.is_empty());
-        if let Some(what) = unmetered.filter(|_| before.iter().any(|on_path| on_path.limits.usd.is_some())) {
+        if let Some(what) = unmetered.filter(|_| needs_prices) {
             findings.push(Finding::new(Reason::NotMetered, Block::NotMetered(what.clone()), None));
         }
         let mut after = before.clone();

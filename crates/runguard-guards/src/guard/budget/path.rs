@@ -6,6 +6,7 @@ use super::scopes::Drawn;
 use super::settings::{Settings, ceiling};
 use super::{Event, Request, State};
 use crate::guard::Moment;
+use runguard_core::calendar::{Period, Zone};
 use runguard_core::ledger::{
     Account, Act, BudgetExceeded, Cost, Entry, Level, Limits, MAX_STORED_KEYS, MAX_STORED_RESERVATIONS, MAX_STORED_RESERVATIONS_OF_SCOPE,
     Unsettled,
@@ -19,6 +20,15 @@ use std::sync::LazyLock;
 pub(super) struct OnPath<'a> {
     pub(super) account: Cow<'a, Account>,
     pub(super) limits: Limits,
+}
+
+/// An account at a moment: a period that is over has begun anew. With what began.
+pub(super) fn begin_what_is_due(account: &mut Cow<'_, Account>, period: Option<Period>, zone: &Zone, now: Timestamp) -> Vec<Entry> {
+    let due = period.map(|period| account.due(period, now, |at| zone.end_of(period, at))).unwrap_or_default();
+    for entry in &due {
+        account.to_mut().apply(entry, now, MAX_STORED_KEYS);
+    }
+    due
 }
 
 impl Request {
@@ -47,11 +57,8 @@ impl Request {
         let mut began = Vec::new();
         for Drawn { period, limits, .. } in self.drawn_on(settings) {
             let mut account = account_at(path.len());
-            let due = period.map(|period| account.due(period, now, |at| settings.time_zone.end_of(period, at)));
-            for entry in due.into_iter().flatten() {
-                account.to_mut().apply(&entry, now, MAX_STORED_KEYS);
-                began.push(Event { steps: path.len() as u32, entry });
-            }
+            let due = begin_what_is_due(&mut account, period, &settings.time_zone, now);
+            began.extend(due.into_iter().map(|entry| Event { steps: path.len() as u32, entry }));
             path.push(OnPath { account, limits });
         }
         (path, began)
