@@ -12,15 +12,13 @@ use crate::bedrock::Family;
 use crate::members::{BorrowedText, Members};
 use runguard_core::detect::stall::{Beside, CallEffect, VolatileResults, is_framework, result_fingerprint, says_error};
 use runguard_core::fingerprint;
+use runguard_guards::input::{MAX_ID_CHARS, MOST_STEPS};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use xxhash_rust::xxh3::xxh3_64;
-
-/// As many as a question to the guard may tell of. Earlier ones were told before.
-const MOST_STEPS: usize = 200;
 
 /// One part of a conversation, whatever its interface.
 #[derive(Debug)]
@@ -121,7 +119,7 @@ pub(crate) fn calls(answer: &str, output: &str, first: Option<&OpenCall>) -> Vec
 
 /// A call as the guard takes it, without what it gave.
 fn called(tool: &str, arguments: &str, id: impl FnOnce(u64) -> String, round: impl FnOnce(&str) -> String) -> Map<String, Value> {
-    let tool: String = tool.chars().take(128).collect();
+    let tool: String = tool.chars().take(MAX_ID_CHARS).collect();
     let (args, does) = (arguments_fingerprint(arguments), effect_of(&tool, arguments).text());
     let id = id(args);
     let mut step = Map::new();
@@ -592,6 +590,7 @@ fn tell(before: Before<'_>, parts: Vec<Part<'_>>, volatile: &VolatileResults) ->
         }
     }
     let told: Vec<Value> = told.into_iter().flatten().collect();
+    // Earlier ones were told before.
     let beyond = told.len().saturating_sub(MOST_STEPS);
     told.into_iter().skip(beyond).collect()
 }

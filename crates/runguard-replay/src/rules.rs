@@ -17,7 +17,7 @@ use runguard_core::detect::stall::{
 use runguard_core::detect::tool_calls::{CallOutcome, SkipReason, TurnCalls};
 use runguard_core::limits::InvalidSetting;
 use runguard_core::money::NanoDollars;
-use runguard_core::{Reason, Span, Timestamp};
+use runguard_core::{GuardName, Reason, Span, Timestamp};
 use runguard_guards::guard::run_loop;
 use runguard_guards::pattern::Patterns;
 use runguard_guards::policy::{Mode, Policy, SettingsProblem, Tree, merge};
@@ -207,10 +207,14 @@ impl Watched {
     pub const ALL: [Self; 3] = [Self::Stall, Self::Loop, Self::ToolCall];
 
     pub const fn code(self) -> &'static str {
+        self.guard().code()
+    }
+
+    const fn guard(self) -> GuardName {
         match self {
-            Self::Stall => "stall",
-            Self::Loop => "loop",
-            Self::ToolCall => "tool_call",
+            Self::Stall => GuardName::Stall,
+            Self::Loop => GuardName::Loop,
+            Self::ToolCall => GuardName::ToolCall,
         }
     }
 

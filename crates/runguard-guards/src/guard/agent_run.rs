@@ -17,7 +17,7 @@ use super::{
     Ruling, RulingOf, Slot, Stored, changes, encode, says,
 };
 use crate::answer::{Answer, Facts};
-use crate::input::{Field, Input, Kind, PassedCall, SentStep};
+use crate::input::{Field, Input, Kind, MAX_ID_CHARS, PassedCall, SentStep};
 use crate::lengths::{SoFar, what_is_long};
 use crate::logged::{self, Doubts, EachByItself, Logged, Retold, RunSeen, Shows, Terms};
 use crate::policy::{GuardSettings, Mode, Policy, Section, Setting, Tree, merge};
@@ -554,7 +554,7 @@ impl Request {
     fn read(input: &Input<'_>) -> Self {
         Self {
             session_id: input.text("session_id"),
-            model: runguard_core::text::cut(&input.text("model"), 256).to_owned(),
+            model: runguard_core::text::cut(&input.text("model"), MAX_ID_CHARS).to_owned(),
             steps: input.steps("steps").iter().map(ToldStep::of).collect(),
             is_whole: input.flag("whole"),
             tokens: input.whole("tokens").unwrap_or(0),

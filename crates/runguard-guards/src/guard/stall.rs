@@ -10,7 +10,7 @@ use super::{
     RulingOf, Slot, says, stored_in_one_part,
 };
 use crate::answer::Facts;
-use crate::input::{Field, Input, Kind};
+use crate::input::{Field, Input, Kind, MAX_ID_CHARS};
 use crate::lengths::{SoFar, what_is_long};
 use crate::logged::{self, Doubt, Doubts, EachByItself, Logged, Retold, Shows, Terms, Traced, Traces};
 use crate::policy::{GuardSettings, Mode, Policy, Section, Setting};
@@ -352,7 +352,7 @@ impl Request {
         };
         Self {
             session_id: input.text("session_id"),
-            tool: runguard_core::text::cut(&tool, 256).to_owned(),
+            tool: runguard_core::text::cut(&tool, MAX_ID_CHARS).to_owned(),
             what,
             error,
             texts,
