@@ -1,4 +1,4 @@
-"""The measurements behind `./bench`: RunGuard next to a bare handler and to the design it replaces.
+"""The measurements behind `./bench`: RunGuard next to a bare handler and to a naive service of the same kind.
 
 Everything runs on this machine, load generator included, so only ratios within one run mean
 anything. A run measures; it never fails because a bar was missed.

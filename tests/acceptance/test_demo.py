@@ -303,7 +303,7 @@ def test_own_numbers_exactly():
 def test_estimate_for_people():
     shown = run_cli("estimate", "--example", "botpress-retries", "--usd-per-operation", "0.01")
     assert shown.returncode == 0, shown
-    assert "15,000; the page says 75,000" in shown.stdout and "450,000" in shown.stdout and "150.00" in shown.stdout
+    assert "15,000; published: 75,000" in shown.stdout and "450,000" in shown.stdout and "150.00" in shown.stdout
     assert "botpress-launch" in run_cli("estimate", "--examples").stdout
     assert run_cli("estimate").returncode == 0, "without a terminal nothing is asked"
 

@@ -7,14 +7,18 @@ import http.server
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3
+import httpx
 import pytest
 
 import bedrock_wire
 from provider import Behaviour
+from runguard_process import run_cli
 from test_gateway import CHAT, HELLO, MESSAGES, raw
 
 
@@ -129,3 +133,29 @@ def test_all_that_is_decided_for_a_call_belongs_to_the_callers_trace(gateway: An
     said = {entry["key"]: entry["value"] for entry in spans.of_run("refused", 1)[-1]["attributes"]}
     assert said["runguard.reason"] == {"stringValue": "budget_exceeded"}
     assert not [span for span in spans.found if {"key": "gen_ai.conversation.id", "value": {"stringValue": "unseen"}} in span["attributes"]]
+
+
+def test_replay_of_the_spans_counts_what_was_paid(gateway: Any, provider: Any, spans: Spans, tmp_path: Path) -> None:
+    """Not what was set aside for it, nor what was refused."""
+    server = gateway("--max-usd-per-run", "0.01", config=f'[telemetry]\notlp_endpoint = "http://127.0.0.1:{spans.http.server_port}"\n')
+    provider.behaviour = Behaviour(tokens=50)
+    headers = {"x-runguard-run": "paid"}
+    body = {"model": CHAT, "messages": HELLO, "max_completion_tokens": 400}
+    answers = [raw(f"{server.url}/openai/v1/chat/completions", body, **headers) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200]
+    refused = httpx.post(f"{server.url}/guard/budget/reserve", json={"session_id": "paid", "usd": 5})
+    assert refused.status_code == 429, refused.text
+
+    def told() -> list[dict[str, str]]:
+        return [{entry["key"]: next(iter(entry["value"].values())) for entry in span["attributes"]} for span in spans.of_run("paid", 1)]
+
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        acts = Counter(span.get("runguard.act") for span in told() if span["runguard.guard"] == "budget")
+        if acts["commit"] == 3 and acts["reserve"] == 4:
+            break
+        time.sleep(0.05)
+    file = tmp_path / "spans.jsonl"
+    file.write_text("".join(json.dumps(span) + "\n" for span in spans.of_run("paid", 1)))
+    replayed = json.loads(run_cli("replay", file, "--json").stdout)
+    assert replayed["dollars"] == pytest.approx(float(answers[-1].headers["x-runguard-spent-usd"]), abs=1e-6), (acts, replayed)

@@ -12,7 +12,7 @@ use runguard_core::limits::{InvalidSetting, lasting, within};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
-use runguard_core::window::Slots;
+use runguard_core::window::Units;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ impl GuardSettings for Settings {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    greetings: Slots,
+    greetings: Units,
 }
 stored_in_one_part!(State);
 

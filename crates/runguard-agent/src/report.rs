@@ -3,6 +3,7 @@
 use crate::spend::Counters;
 use crate::state::AgentState;
 use runguard_core::money::NanoDollars;
+use runguard_core::reason::AgentEnd;
 use serde::{Deserialize, Serialize, Serializer};
 
 /// Why a run stopped, for programs.
@@ -52,21 +53,26 @@ pub enum Stop {
 }
 
 impl Stop {
-    pub const fn code(&self) -> &'static str {
+    /// Without what is to be said of it.
+    pub const fn end(&self) -> AgentEnd {
         match self {
-            Self::Completed => "completed",
-            Self::WaitingForInput => "waiting_for_input",
-            Self::Cancelled => "cancelled",
-            Self::TimedOut { .. } => "timed_out",
-            Self::MaxSteps { .. } => "max_steps",
-            Self::TokenBudget { .. } => "token_budget",
-            Self::CostLimit { .. } => "cost_limit",
-            Self::Repetition { .. } => "repetition",
-            Self::Cycle { .. } => "cycle",
-            Self::Stalled { .. } => "stalled",
-            Self::Provider { .. } => "provider",
-            Self::NotSaved => "not_saved",
+            Self::Completed => AgentEnd::Completed,
+            Self::WaitingForInput => AgentEnd::WaitingForInput,
+            Self::Cancelled => AgentEnd::Cancelled,
+            Self::TimedOut { .. } => AgentEnd::TimedOut,
+            Self::MaxSteps { .. } => AgentEnd::MaxSteps,
+            Self::TokenBudget { .. } => AgentEnd::TokenBudget,
+            Self::CostLimit { .. } => AgentEnd::CostLimit,
+            Self::Repetition { .. } => AgentEnd::Repetition,
+            Self::Cycle { .. } => AgentEnd::Cycle,
+            Self::Stalled { .. } => AgentEnd::Stalled,
+            Self::Provider { .. } => AgentEnd::Provider,
+            Self::NotSaved => AgentEnd::NotSaved,
         }
+    }
+
+    pub const fn code(&self) -> &'static str {
+        self.end().code()
     }
 }
 
@@ -128,5 +134,33 @@ pub(crate) fn as_some_dollars<S: Serializer>(amount: &Option<NanoDollars>, seria
     match amount {
         Some(amount) => serializer.serialize_some(&amount.as_dollars()),
         None => serializer.serialize_none(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_is_saved_under_its_code() {
+        let (limit, usd) = (1, NanoDollars::ZERO);
+        let stops = [
+            Stop::Completed,
+            Stop::WaitingForInput,
+            Stop::Cancelled,
+            Stop::TimedOut { limit_ms: limit },
+            Stop::MaxSteps { limit: 1 },
+            Stop::TokenBudget { spent: limit, limit },
+            Stop::CostLimit { spent: usd, limit: usd },
+            Stop::Repetition { repeats: 3 },
+            Stop::Cycle { rounds: 3, steps: 2 },
+            Stop::Stalled { rule: "identical".into(), count: 4 },
+            Stop::Provider { kind: "refused".into(), attempts: 1 },
+            Stop::NotSaved,
+        ];
+        assert_eq!(stops.iter().map(Stop::end).collect::<Vec<_>>(), AgentEnd::ALL);
+        for stop in stops {
+            assert_eq!(serde_json::to_value(&stop).unwrap()["reason"], stop.code());
+        }
     }
 }

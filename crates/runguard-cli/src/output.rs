@@ -311,6 +311,11 @@ pub(crate) fn known_to_service(of: impl IntoIterator<Item = (&'static str, &'sta
     offered(of, |text| Ok(text.to_owned()))
 }
 
+/// RFC 3339 to the second.
+pub(crate) fn seconds_text(millis: i64) -> String {
+    jiff::Timestamp::from_millisecond(millis).map_or_else(|_| millis.to_string(), |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+}
+
 /// A number with what it counts.
 pub(crate) fn count(number: u64, what: &str) -> String {
     format!("{} {what}{}", grouped(number), if number == 1 { "" } else { "s" })

@@ -33,13 +33,11 @@ pub mod circuit;
 pub use circuit::{CircuitSettings, Phase, PhaseChange};
 
 use crate::limits::InvalidSetting;
+use crate::limits::MAX_ID_CHARS;
 use crate::reason::Reason;
 use crate::time::{Span, Timestamp};
 use circuit::{CallReport, Caller, Circuit, Control, Event, Refusal};
 use std::borrow::Cow;
-
-/// Longest name of a breaker, in characters.
-const LONGEST_NAME: usize = 256;
 
 /// A call may run. Give it back with the result: by it a late result is told from a current one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,8 +111,8 @@ impl CircuitBreaker {
     /// `name` is what it protects, for messages.
     pub fn new(name: impl Into<String>, settings: CircuitSettings) -> Result<Self, InvalidSetting> {
         let name = name.into();
-        if name.is_empty() || name.chars().nth(LONGEST_NAME).is_some() {
-            let problem = format!("must have 1 to {LONGEST_NAME} characters; name what the breaker protects");
+        if name.is_empty() || name.chars().nth(MAX_ID_CHARS).is_some() {
+            let problem = format!("must have 1 to {MAX_ID_CHARS} characters; name what the breaker protects");
             return Err(InvalidSetting::new("name", problem));
         }
         settings.check()?;

@@ -151,7 +151,7 @@ pub struct Snapshot {
 impl Snapshot {
     /// All that was spent, also beyond the limit.
     pub fn spent(&self) -> Cost {
-        Cost { usd: self.committed.usd.saturating_add(self.overrun.usd), tokens: self.committed.tokens.saturating_add(self.overrun.tokens) }
+        self.committed.plus(self.overrun)
     }
 }
 
@@ -335,13 +335,18 @@ impl Budget {
         Path::of(self.holder.place, self.scopes.as_ref())
     }
 
+    /// Tokens need no price: whether there is one matters only where dollars are limited.
+    pub(crate) fn needs_prices(&self) -> bool {
+        self.remaining().usd.is_some()
+    }
+
     /// Counts what a model call used, and the dollars that `price` says it cost: see [`Usage::cost`]. Without a price the tokens are
     /// counted all the same, and it fails where dollars are limited.
     pub fn record_usage(&self, usage: &Usage, price: impl FnOnce() -> Result<NanoDollars, UnknownModelError>) -> Result<(), UsageRefused> {
         let (paid, unknown) = usage.cost(price);
         let recorded = self.record(paid);
         match unknown {
-            Some(unknown) if self.remaining().usd.is_some() => Err(UsageRefused::Unpriced(unknown)),
+            Some(unknown) if self.needs_prices() => Err(UsageRefused::Unpriced(unknown)),
             Some(_) | None => recorded.map_err(UsageRefused::Exceeded),
         }
     }

@@ -108,7 +108,12 @@ pub fn of_json(raw: &RawValue) -> String {
 
 /// The first sixteen hex digits of SHA-256.
 pub fn hex16(bytes: &[u8]) -> String {
-    Sha256::digest(bytes)[..8].iter().fold(String::with_capacity(16), |mut hex, byte| {
+    hex_of(&Sha256::digest(bytes)[..8])
+}
+
+/// Two hex digits a byte.
+pub fn hex_of(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut hex, byte| {
         hex.push(char::from_digit(u32::from(byte >> 4), 16).unwrap_or('0'));
         hex.push(char::from_digit(u32::from(byte & 15), 16).unwrap_or('0'));
         hex

@@ -16,7 +16,8 @@
 //!   beyond it must fit beside what others have set aside.
 //! - A refusal names a limit that is used up before one whose rest is only set aside: of the first nobody gives anything back.
 //! - Who asks whether a call may be made is refused at its cap, and then it is not counted. A call that was made is counted, also
-//!   beyond its cap; with the money it cost.
+//!   beyond its cap; with the money it cost. A reservation sets money aside, and no call: what was made of several that were granted side by
+//!   side is told to be too much when it is settled, as when it is recorded.
 //! - Tokens that were used are counted, whatever their model costs. Without a price it is refused where dollars are limited.
 //! - A limit of the settings is a ceiling: a caller's own can be lower, not higher.
 //! - What nobody settled in its time and is taken to have been paid is spent from then on; it is booked with the next reservation. Whoever
@@ -26,6 +27,7 @@
 //!   Periods only go on: a clock that jumps back finds the one that has begun, so it frees nothing and loses nothing. Only where it had run
 //!   so far ahead that not even the next period ends as late, the one that it is begins, and has what was spent.
 
+mod act;
 mod calls;
 mod exceeded;
 mod leases;
@@ -35,6 +37,7 @@ use crate::calendar::Period;
 use crate::money::NanoDollars;
 use crate::packed::write_behind;
 use crate::time::Timestamp;
+pub use act::{Act, REFUSED_IS_FORGOTTEN, UNSETTLED_IS_SPENT};
 pub use calls::Calls;
 pub use exceeded::{BudgetExceeded, Level, Unit};
 use leases::Booked;

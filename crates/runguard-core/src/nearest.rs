@@ -1,4 +1,5 @@
-//! What a mistyped name may have meant: one rule for settings, fields, parameters and the names of things.
+//! What a mistyped name may have meant: one rule for settings, fields, parameters and the names of things. Models' names are long and alike:
+//! the table of prices looks for those in its own way.
 
 /// The known name nearest to a mistyped one, if it is near enough to be worth naming.
 pub fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {

@@ -261,6 +261,70 @@ named! {
     }
 }
 
+named! {
+    /// Why the gateway passed no question on, or no answer, where no guard says so.
+    GatewayReason {
+        /// The gateway has no key for the provider, and the caller sent none.
+        NoProviderKey = "no_provider_key", "No key for the provider",
+        /// The caller's key may not ask models.
+        WrongKey = "wrong_key", "Key of another role",
+        /// It is not known what the route would cost.
+        RouteNotMetered = "route_not_metered", "Route not metered",
+        /// What the route shows belongs to everybody who shares the provider's key.
+        RouteNotShared = "route_not_shared", "Route not shared",
+        /// The question cannot be read, or asks for what cannot be metered.
+        InvalidRequest = "invalid_request", "Invalid question",
+        /// The gateway is stopping.
+        Stopping = "stopping", "Stopping",
+        /// There is nothing of that name, or it is another tenant's.
+        NotFound = "not_found", "Not found",
+        /// The same of the answer that a question follows.
+        PreviousResponseNotFound = "previous_response_not_found", "Earlier answer not found",
+        /// The question could not be sent.
+        NotSent = "not_sent", "Not sent",
+        /// The provider did not begin to answer in time.
+        ProviderSlow = "provider_slow", "Provider too slow",
+        /// The provider could not be reached, or went away.
+        ProviderAway = "provider_away", "Provider away",
+        /// The provider's answer cannot be metered, and is not passed on.
+        UnreadableAnswer = "unreadable_answer", "Answer cannot be read",
+        /// The provider's answer broke off.
+        BrokenAnswer = "broken_answer", "Answer broke off",
+        /// The request is none that this service takes: the message says why.
+        NotTaken = "runguard", "Request not taken",
+    }
+}
+
+named! {
+    /// How a run of the agent ended. They are in saved sessions.
+    AgentEnd {
+        /// The model has finished.
+        Completed = "completed", "Completed",
+        /// The model has finished its turn, and a person is asked.
+        WaitingForInput = "waiting_for_input", "Waiting for a person",
+        /// The caller cancelled it.
+        Cancelled = "cancelled", "Cancelled",
+        /// The run took as long as it may.
+        TimedOut = "timed_out", "Time used up",
+        /// The run made as many steps as it may.
+        MaxSteps = "max_steps", "Steps used up",
+        /// The run used as many tokens as it may.
+        TokenBudget = "token_budget", "Tokens used up",
+        /// The run cost as much as it may.
+        CostLimit = "cost_limit", "Money used up",
+        /// The same step again and again.
+        Repetition = "repetition", "Same step again",
+        /// The same round of steps again and again.
+        Cycle = "cycle", "Steps in a circle",
+        /// No progress: the stall detector's last rung.
+        Stalled = "stalled", "No progress",
+        /// The provider failed for good, or too often.
+        Provider = "provider", "Provider failed",
+        /// The session could not be written down.
+        NotSaved = "not_saved", "Not saved",
+    }
+}
+
 impl Reason {
     /// Those that a guard gives.
     pub fn of(guard: GuardName) -> impl Iterator<Item = Self> {

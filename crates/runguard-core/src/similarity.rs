@@ -1,6 +1,6 @@
 //! When two queries ask the same thing.
 //!
-//! The designs take the ratio of Python's `difflib.SequenceMatcher`: twice the characters in matching blocks, divided by
+//! A usual rule is the ratio of Python's `difflib.SequenceMatcher`: twice the characters in matching blocks, divided by
 //! all characters. It calls "refund order 1234" and "refund order 1235" the same, and "price of the plan" and "how much does
 //! the plan cost" two things. So what *must not* differ is compared first: numbers, dates, quoted strings, identifiers,
 //! negations and dangerous words. Then words are compared (`content.rs`), those of other languages too (`language.rs`), and only where

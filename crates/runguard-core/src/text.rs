@@ -169,17 +169,29 @@ fn is_invisible(c: char) -> bool {
 }
 
 /// "once", "2 times".
-pub fn times(count: u32) -> String {
-    if count == 1 { "once".into() } else { format!("{count} times") }
+pub fn times(count: impl Into<u64>) -> String {
+    match count.into() {
+        1 => "once".into(),
+        count => format!("{count} times"),
+    }
+}
+
+/// With a capital letter in front.
+pub fn capitalised(text: &str) -> String {
+    let first = text.chars().next().map_or(0, char::len_utf8);
+    text[..first].to_uppercase() + &text[first..]
+}
+
+/// What is wrong, of a message of ours that ends with what to do about it: that is a sentence of its own. A name that it has may hold anything.
+pub fn without_advice(message: &str) -> &str {
+    message.rsplit_once(". ").map_or(message, |(what, _)| what).trim_end_matches('.')
 }
 
 /// A clause, as errors are written, as a sentence that a person reads.
 pub fn sentence(clause: &dyn std::fmt::Display) -> String {
     let clause = clause.to_string();
-    let mut letters = clause.chars();
-    let first: String = letters.next().map(char::to_uppercase).into_iter().flatten().collect();
     let end = if clause.ends_with(['.', '!', '?']) { "" } else { "." };
-    format!("{first}{}{end}", letters.as_str())
+    capitalised(&clause) + end
 }
 
 #[cfg(test)]

@@ -6,6 +6,13 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
+/// Milliseconds in a minute.
+pub const MINUTE_MILLIS: i64 = 60_000;
+/// Milliseconds in an hour.
+pub const HOUR_MILLIS: i64 = 60 * MINUTE_MILLIS;
+/// Milliseconds in a day whose clocks are let alone.
+pub const DAY_MILLIS: i64 = 24 * HOUR_MILLIS;
+
 /// A moment: milliseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Timestamp(i64);
@@ -55,7 +62,7 @@ impl Timestamp {
 pub struct Span(u64);
 
 /// A hundred years. Longer windows are typing errors.
-const LONGEST_MILLIS: u64 = 100 * 366 * 86_400 * 1000;
+const LONGEST_MILLIS: u64 = 100 * 366 * DAY_MILLIS.cast_unsigned();
 
 impl Span {
     /// No time.

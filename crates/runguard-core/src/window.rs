@@ -13,11 +13,11 @@ use std::fmt;
 
 /// The times at which units of a limit were taken: sorted, at most as many as the largest cap asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Slots {
+pub struct Units {
     times: Vec<Timestamp>,
 }
 
-impl Slots {
+impl Units {
     /// How many of the kept events count at `now`.
     pub fn count(&self, now: Timestamp, window: Span) -> u32 {
         let expired = self.times.partition_point(|&at| !now.still_counts(at, window));
@@ -55,7 +55,7 @@ impl Slots {
 }
 
 /// Serialised as the first time and then the steps between them: a handful of bytes each.
-impl Serialize for Slots {
+impl Serialize for Units {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut sequence = serializer.serialize_seq(Some(self.times.len()))?;
         let mut previous = 0;
@@ -67,27 +67,27 @@ impl Serialize for Slots {
     }
 }
 
-impl<'de> Deserialize<'de> for Slots {
+impl<'de> Deserialize<'de> for Units {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct SlotsVisitor;
-        impl<'de> Visitor<'de> for SlotsVisitor {
-            type Value = Slots;
+        struct UnitsVisitor;
+        impl<'de> Visitor<'de> for UnitsVisitor {
+            type Value = Units;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("times as steps in milliseconds")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut steps: A) -> Result<Slots, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut steps: A) -> Result<Units, A::Error> {
                 let mut times = Vec::with_capacity(steps.size_hint().unwrap_or(0).min(1024));
                 let mut previous = 0_i64;
                 while let Some(step) = steps.next_element::<i64>()? {
                     previous = previous.wrapping_add(step);
                     times.push(Timestamp::from_millis(previous));
                 }
-                Ok(Slots { times })
+                Ok(Units { times })
             }
         }
-        deserializer.deserialize_seq(SlotsVisitor)
+        deserializer.deserialize_seq(UnitsVisitor)
     }
 }
 
@@ -110,13 +110,13 @@ mod tests {
     #[test]
     fn a_full_window_frees_when_its_oldest_event_leaves() {
         let window = Span::from_millis(100);
-        let mut slots = Slots::default();
-        slots.take(at(0), 2);
-        slots.take(at(30), 2);
-        assert_eq!(slots.count(at(99), window), 2);
-        assert_eq!(slots.frees_at(window, 2), Some(at(100)));
-        assert_eq!(slots.count(at(100), window), 1);
-        assert_eq!(slots.frees_at(window, 0), None, "a cap of zero never frees");
+        let mut units = Units::default();
+        units.take(at(0), 2);
+        units.take(at(30), 2);
+        assert_eq!(units.count(at(99), window), 2);
+        assert_eq!(units.frees_at(window, 2), Some(at(100)));
+        assert_eq!(units.count(at(100), window), 1);
+        assert_eq!(units.frees_at(window, 0), None, "a cap of zero never frees");
     }
 
     proptest! {
@@ -124,25 +124,25 @@ mod tests {
         #[test]
         fn the_latest_events_are_enough(cap in 1_u32..6, window in 1_u64..500, clock in prop::collection::vec(-1000_i64..1000, 1..60)) {
             let window = Span::from_millis(window);
-            let mut slots = Slots::default();
+            let mut units = Units::default();
             let mut all: Vec<Timestamp> = Vec::new();
             for now in clock.into_iter().map(at) {
                 let truth = all.iter().filter(|&&event| now.still_counts(event, window)).count();
-                let counted = slots.count(now, window) as usize;
+                let counted = units.count(now, window) as usize;
                 prop_assert_eq!(counted >= cap as usize, truth >= cap as usize);
                 if truth < cap as usize {
                     prop_assert_eq!(counted, truth);
-                    slots.take(now, cap);
+                    units.take(now, cap);
                     all.push(now);
                 } else {
-                    let frees = slots.frees_at(window, cap).expect("a cap above zero frees");
+                    let frees = units.frees_at(window, cap).expect("a cap above zero frees");
                     let one_before = at(frees.as_millis() - 1);
-                    prop_assert!(slots.count(one_before, window) >= cap);
-                    prop_assert!(slots.count(frees, window) < cap);
+                    prop_assert!(units.count(one_before, window) >= cap);
+                    prop_assert!(units.count(frees, window) < cap);
                 }
             }
-            let bytes = postcard::to_stdvec(&slots).unwrap();
-            prop_assert_eq!(postcard::from_bytes::<Slots>(&bytes).unwrap(), slots);
+            let bytes = postcard::to_stdvec(&units).unwrap();
+            prop_assert_eq!(postcard::from_bytes::<Units>(&bytes).unwrap(), units);
         }
     }
 }

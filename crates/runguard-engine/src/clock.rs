@@ -26,6 +26,11 @@ pub enum ClockError {
     Invalid,
 }
 
+/// RFC 3339 with milliseconds.
+pub fn time_text(millis: i64) -> String {
+    jiff::Timestamp::from_millisecond(millis).map_or_else(|_| millis.to_string(), |at| at.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string())
+}
+
 impl Clock {
     /// The one reading of a request.
     pub fn read(&self, header: Option<&[u8]>) -> Result<Timestamp, ClockError> {

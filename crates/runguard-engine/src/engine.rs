@@ -30,8 +30,8 @@ use runguard_insight::insight::session_list::{SessionList, SessionQuery};
 use runguard_insight::insight::spend::BudgetStands;
 use runguard_store::cluster::Place;
 use runguard_store::{
-    Cell, Change, Decided, Embedded, Family, Fingerprints, Keep, Key, Names, OpenError, Options, Order, Role, RowFilter, Rules, Safe,
-    Store, StoreError, StoreHealth, View, Written,
+    Cell, Change, Decided, Embedded, Family, Fingerprints, IDEMPOTENCY_MILLIS, Keep, Key, Names, OpenError, Options, Order, Role,
+    RowFilter, Rules, Safe, Store, StoreError, StoreHealth, View, Written,
 };
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -41,8 +41,6 @@ use std::sync::{Arc, OnceLock};
 
 /// Answers for repeated requests live under this slot.
 const KEPT_ANSWER: u8 = 100;
-/// How long a repeated request gets its first answer.
-const IDEMPOTENCY_MILLIS: i64 = 24 * 3600 * 1000;
 
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {

@@ -355,11 +355,7 @@ pub fn random_text(bytes: usize) -> Result<String, KeyError> {
 }
 
 fn sha256_hex(secret: &str) -> String {
-    use std::fmt::Write as _;
-    Sha256::digest(secret.as_bytes()).iter().fold(String::with_capacity(64), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    runguard_core::fingerprint::hex_of(&Sha256::digest(secret.as_bytes()))
 }
 
 #[cfg(test)]

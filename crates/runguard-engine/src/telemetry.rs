@@ -18,7 +18,7 @@ use model_calls::ModelCalls;
 use runguard_core::row::{Ended, Kind, Named, Row};
 use runguard_core::{GuardName, Reason};
 use runguard_guards::guard::{GuardEntry, GuardedStep};
-use runguard_guards::logged;
+use runguard_guards::logged::{self, Account};
 use runguard_http::client::{WithoutCertificates, causes, trust_system};
 use runguard_store::{Order, RowFilter};
 use serde_json::{Value, json};
@@ -397,6 +397,10 @@ fn text(key: &str, value: &str) -> Value {
     json!({"key": key, "value": {"stringValue": value}})
 }
 
+fn whole(key: &str, value: u64) -> Value {
+    json!({"key": key, "value": {"intValue": value.to_string()}})
+}
+
 fn nanos(millis: i64) -> String {
     (i128::from(millis.max(0)) * 1_000_000).to_string()
 }
@@ -440,6 +444,10 @@ fn span(row: &Row, context: Option<TraceContext>) -> Value {
         if let Some(model) = &spending.model {
             attributes.push(text("gen_ai.request.model", model));
         }
+        // Those of a parent, or of a scope, are others' too.
+        let own_tokens = spending.spent_tokens.filter(|_| spending.account == Account::Own);
+        attributes.extend(spending.act.map(|act| text("runguard.act", act.code())));
+        attributes.extend(own_tokens.map(|tokens| whole("runguard.spent_tokens", tokens)));
         let figures = [("cost_usd", spending.cost_usd), ("spent_usd", spending.spent_usd), ("limit_usd", spending.limit_usd)];
         for (name, usd) in figures {
             attributes.extend(usd.map(|usd| json!({"key": format!("runguard.{name}"), "value": {"doubleValue": usd}})));

@@ -24,6 +24,7 @@ use hyper::body::Incoming;
 use runguard_core::Reason;
 use runguard_core::breaker::Phase;
 use runguard_core::prices::{Prompt, USUAL_BYTES_A_TOKEN, Usage};
+use runguard_core::reason::GatewayReason;
 use runguard_core::run::Used;
 use runguard_engine::settings::Settings;
 use runguard_http::client::causes;
@@ -34,7 +35,7 @@ use std::time::{Duration, Instant};
 /// How long a provider may take to begin its answer.
 const BEGINS: Duration = Duration::from_secs(600);
 /// An answer that is cut shorter than this is not worth having, unless it was asked for so short.
-const SHORTEST_ANSWER: u64 = 256;
+const SHORTEST_CUT: u64 = 256;
 
 /// What all attempts at one question share.
 pub(crate) struct Asking<'a> {
@@ -175,7 +176,7 @@ impl Asking<'_> {
             Box::pin(self.gateway.runs.settle(&guards, set_aside, used)).await;
             let refusal = Refusal::new(
                 StatusCode::BAD_GATEWAY,
-                UNREADABLE_ANSWER,
+                GatewayReason::UnreadableAnswer,
                 "The provider answered with a redirection, or with a packed answer though none was asked for: it cannot be metered, and is not passed on.",
             );
             return Attempt::Answered(self.refuse(refusal, &question));
@@ -310,7 +311,7 @@ impl Asking<'_> {
             NotSetAside::Busy { code, message } => Refusal::busy(&code, &message),
             NotSetAside::Unavailable => Refusal::new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "state_unavailable",
+                Reason::StateUnavailable,
                 "RunGuard cannot say how the budget stands, so the question is not passed on. Try again shortly.",
             ),
         })
@@ -328,7 +329,7 @@ impl Asking<'_> {
             self.gateway.runs.settle(guards, set_aside, used).await;
             let refusal = Refusal::new(
                 StatusCode::BAD_GATEWAY,
-                "broken_answer",
+                GatewayReason::BrokenAnswer,
                 "The provider's answer broke off. What it may have cost was booked.",
             );
             let told = if head.status.is_success() { Told::Failed(StatusCode::BAD_GATEWAY) } else { Told::Answer(head.status) };
@@ -357,7 +358,7 @@ impl Asking<'_> {
 
 /// The shortest answer that is worth having: it has something beside what the model thinks.
 fn shortest(question: &Question) -> u64 {
-    SHORTEST_ANSWER.min(question.max_output.unwrap_or(u64::MAX)).max(question.thinking.saturating_add(1))
+    SHORTEST_CUT.min(question.max_output.unwrap_or(u64::MAX)).max(question.thinking.saturating_add(1))
 }
 
 /// The most tokens that all answers to a question may have together, where that is limited.
@@ -373,7 +374,7 @@ pub(crate) async fn send(
     credentials: &Credentials<'_>,
     body: Bytes,
 ) -> Result<Response<Incoming>, (Refusal, Outcome)> {
-    let unsent = |message: String| (Refusal::new(StatusCode::BAD_GATEWAY, "not_sent", message), Outcome::NotSent);
+    let unsent = |message: String| (Refusal::new(StatusCode::BAD_GATEWAY, GatewayReason::NotSent, message), Outcome::NotSent);
     let connections = upstream::connections().map_err(unsent)?;
     let mut request = Request::new(Full::new(body.clone()));
     *request.method_mut() = parts.method.clone();
@@ -386,24 +387,21 @@ pub(crate) async fn send(
     }
     let Ok(answered) = tokio::time::timeout(BEGINS, connections.request(request)).await else {
         let message = "The provider did not begin to answer within ten minutes.";
-        return Err((Refusal::new(StatusCode::GATEWAY_TIMEOUT, "provider_slow", message), Outcome::Unknown));
+        return Err((Refusal::new(StatusCode::GATEWAY_TIMEOUT, GatewayReason::ProviderSlow, message), Outcome::Unknown));
     };
     let answered = answered.map_err(|error| {
         let outcome = if error.is_connect() { Outcome::Unreachable } else { Outcome::Unknown };
         let host = uri.split("://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
         let message = format!("The provider at {host} did not answer: {}.", causes(&error));
-        (Refusal::new(StatusCode::BAD_GATEWAY, "provider_away", message), outcome)
+        (Refusal::new(StatusCode::BAD_GATEWAY, GatewayReason::ProviderAway, message), outcome)
     })?;
     // Nobody asked for another protocol, and what comes in it is no answer. Whoever was told of it would wait for one.
     if answered.status().is_informational() {
         let message = format!("The provider answered with {}, which is no answer.", answered.status());
-        return Err((Refusal::new(StatusCode::BAD_GATEWAY, UNREADABLE_ANSWER, message), Outcome::Unreachable));
+        return Err((Refusal::new(StatusCode::BAD_GATEWAY, GatewayReason::UnreadableAnswer, message), Outcome::Unreachable));
     }
     Ok(answered)
 }
-
-/// The code of an answer that nobody here can meter.
-const UNREADABLE_ANSWER: &str = "unreadable_answer";
 
 /// Whether a body comes in a form that nobody here looks into.
 pub(crate) fn is_packed(headers: &HeaderMap) -> bool {

@@ -15,6 +15,7 @@ use http::header::{AUTHORIZATION, HeaderName};
 use http::{HeaderMap, Method, StatusCode};
 pub(crate) use runguard_core::model_question::Family;
 use runguard_core::prices::Prompt;
+use runguard_core::reason::GatewayReason;
 use runguard_engine::Caller;
 use runguard_engine::settings::Upstream;
 use runguard_http::aws::{self, Access, ToSign};
@@ -176,7 +177,7 @@ pub(crate) fn credentials<'a>(
     upstream: &str,
     asked: &'a BedrockPath,
 ) -> Result<Credentials<'a>, Refusal> {
-    let refused = |problem: String| Refusal::new(StatusCode::FORBIDDEN, "no_provider_key", problem);
+    let refused = |problem: String| Refusal::new(StatusCode::FORBIDDEN, GatewayReason::NoProviderKey, problem);
     if asked.region.is_none() {
         return Err(refused(format!(
             "This gateway does not know which region to ask. Set `gateway.upstreams.{upstream}.region`, or AWS_REGION where it is started."

@@ -12,8 +12,9 @@ use crate::money::Guards;
 use runguard_core::fingerprint;
 use runguard_core::reason::GuardName;
 use runguard_core::row::RowRef;
+use runguard_core::time::DAY_MILLIS;
 use runguard_engine::Caller;
-use runguard_guards::logged;
+use runguard_guards::logged::{self, Spending};
 use runguard_store::{Order, RowFilter};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -27,7 +28,6 @@ const MOST_CALLS: usize = 64;
 /// Rows of the log that are looked at after a restart, and how far back: as long as other nodes are told.
 const MOST_ROWS: usize = 200_000;
 const ROWS_AT_ONCE: usize = 2_000;
-const DAY_MILLIS: i64 = 24 * 3600 * 1000;
 /// Names of answers belong to the provider, not to a tenant: whose one is stands beside it.
 const NOBODYS: &str = "";
 
@@ -248,7 +248,7 @@ fn newest_of_each(mut found: Vec<(String, Answer)>) -> Vec<(String, Answer)> {
 
 /// The answers that a row of the log tells of.
 fn answers_in(row: &RowRef<'_>) -> Vec<(String, Answer)> {
-    let Some(spending) = logged::shows(row).spending.filter(|spending| spending.is_spent) else { return Vec::new() };
+    let Some(spending) = logged::shows(row).spending.filter(Spending::is_spent) else { return Vec::new() };
     let Some(call) = spending.call.filter(|call| !call.answers.is_empty()) else { return Vec::new() };
     let used = spending.used;
     let tokens = [used.input, used.output, used.cached, used.cache_writes].into_iter().fold(0, u64::saturating_add);

@@ -12,15 +12,13 @@ use crate::bedrock::Family;
 use crate::members::{BorrowedText, Members};
 use runguard_core::detect::stall::{Beside, CallEffect, VolatileResults, is_framework, result_fingerprint, says_error};
 use runguard_core::fingerprint;
+use runguard_guards::input::{MAX_ID_CHARS, MOST_STEPS};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use xxhash_rust::xxh3::xxh3_64;
-
-/// As many as a question to the guard may tell of. Earlier ones were told before.
-const MOST_STEPS: usize = 200;
 
 /// One part of a conversation, whatever its interface.
 #[derive(Debug)]
@@ -29,6 +27,8 @@ enum Part<'a> {
         id: Cow<'a, str>,
         tool: Cow<'a, str>,
         arguments: &'a str,
+        /// By the provider: what it gave follows at once.
+        is_made_there: bool,
     },
     Gave {
         id: Cow<'a, str>,
@@ -68,9 +68,9 @@ pub(crate) fn said(output: &str) -> Option<String> {
     let mut said = None;
     for part in responses(output) {
         match part {
-            Part::Called { .. } => return None,
+            Part::Called { is_made_there: false, .. } => return None,
             Part::Said(text) => said = Some(fingerprint::hex(result_fingerprint(&text))),
-            Part::Gave { .. } | Part::User(_) | Part::Beside(_) => {}
+            Part::Called { .. } | Part::Gave { .. } | Part::User(_) | Part::Beside(_) => {}
         }
     }
     said
@@ -81,8 +81,7 @@ pub(crate) fn marks(items: &str) -> Vec<String> {
     for item in each::<Item<'_>>(items) {
         let kind = item.kind.0.as_ref();
         if kind.ends_with("_call") && !item.call_id.0.is_empty() {
-            let arguments = item.arguments.or(item.input).or(item.action).map_or("null", RawValue::get);
-            return vec![format!("call\0{}\0{}", item.call_id.0, fingerprint::hex(arguments_fingerprint(arguments)))];
+            return vec![format!("call\0{}\0{}", item.call_id.0, fingerprint::hex(arguments_fingerprint(item.arguments())))];
         }
         let by_id = Some(format!("id\0{}", item.id.0)).filter(|_| !item.id.0.is_empty());
         if kind == "item_reference" {
@@ -109,7 +108,7 @@ pub(crate) fn calls(answer: &str, output: &str, first: Option<&OpenCall>) -> Vec
     let mut round = first.and_then(|call| call.step.get(ROUND)?.as_str()).map(str::to_owned);
     let mut calls = Vec::new();
     for part in responses(output) {
-        let Part::Called { id, tool, arguments } = part else { continue };
+        let Part::Called { id, tool, arguments, is_made_there: false } = part else { continue };
         // Names of calls may be used again; those of answers are not.
         let step_id = |args: u64| fingerprint::hex(xxh3_64(&[answer.as_bytes(), id.as_bytes(), &args.to_le_bytes()].join(&b"\0"[..])));
         let round = round.get_or_insert_with(|| fingerprint::hex(xxh3_64(format!("{answer}\0{id}").as_bytes()))).clone();
@@ -120,7 +119,7 @@ pub(crate) fn calls(answer: &str, output: &str, first: Option<&OpenCall>) -> Vec
 
 /// A call as the guard takes it, without what it gave.
 fn called(tool: &str, arguments: &str, id: impl FnOnce(u64) -> String, round: impl FnOnce(&str) -> String) -> Map<String, Value> {
-    let tool: String = tool.chars().take(128).collect();
+    let tool: String = tool.chars().take(MAX_ID_CHARS).collect();
     let (args, does) = (arguments_fingerprint(arguments), effect_of(&tool, arguments).text());
     let id = id(args);
     let mut step = Map::new();
@@ -158,6 +157,11 @@ fn each<'a, T: Deserialize<'a>>(list: &'a str) -> Vec<T> {
     })
 }
 
+/// What is no flag says nothing.
+fn or_none<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<bool>, D::Error> {
+    Ok(Value::deserialize(deserializer)?.as_bool())
+}
+
 /// Text that is null is none: one odd message must not hide the others.
 fn or_nothing<'de: 'a, 'a, D: serde::Deserializer<'de>>(deserializer: D) -> Result<BorrowedText<'a>, D::Error> {
     Ok(Option::<BorrowedText<'a>>::deserialize(deserializer)?.unwrap_or_default())
@@ -173,6 +177,21 @@ struct ChatMessage<'a> {
     tool_calls: Option<Vec<ChatCall<'a>>>,
     #[serde(borrow, default)]
     tool_call_id: Option<BorrowedText<'a>>,
+    /// The interface has no such field; frameworks send it all the same.
+    #[serde(borrow, default, deserialize_with = "or_nothing")]
+    status: BorrowedText<'a>,
+    #[serde(default, deserialize_with = "or_none")]
+    is_error: Option<bool>,
+}
+
+impl ChatMessage<'_> {
+    fn is_error(&self) -> Option<bool> {
+        match self.status.0.as_ref() {
+            "error" => Some(true),
+            "success" => Some(false),
+            _ => self.is_error,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -209,12 +228,13 @@ fn chat(messages: &str) -> Vec<Part<'_>> {
                 for call in calls {
                     let Some(function) = call.function.or(call.custom) else { continue };
                     let arguments = function.arguments.or(function.input).map_or("null", RawValue::get);
-                    parts.push(Part::Called { id: call.id.0, tool: function.name.0, arguments });
+                    parts.push(Part::Called { id: call.id.0, tool: function.name.0, arguments, is_made_there: false });
                 }
             }
             "tool" | "function" => {
+                let is_error = message.is_error();
                 let id = message.tool_call_id.unwrap_or_default().0;
-                parts.push(Part::Gave { id, result: text, is_error: None });
+                parts.push(Part::Gave { id, result: text, is_error });
             }
             "user" => parts.push(Part::User(text)),
             _ => {}
@@ -245,7 +265,7 @@ struct Block<'a> {
     tool_use_id: BorrowedText<'a>,
     #[serde(borrow, default)]
     content: Option<&'a RawValue>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_none")]
     is_error: Option<bool>,
     #[serde(borrow, default, deserialize_with = "or_nothing")]
     text: BorrowedText<'a>,
@@ -267,13 +287,15 @@ fn messages(messages: &str) -> Vec<Part<'_>> {
             match block.kind.0.as_ref() {
                 "tool_use" | "server_tool_use" | "mcp_tool_use" => {
                     has_calls = true;
-                    parts.push(Part::Called { id: block.id.0, tool: block.name.0, arguments: block.input.map_or("null", RawValue::get) });
+                    let arguments = block.input.map_or("null", RawValue::get);
+                    parts.push(Part::Called { id: block.id.0, tool: block.name.0, arguments, is_made_there: false });
                 }
-                "text" => text.push_str(&block.text.0),
+                "text" => say(&mut text, &block.text.0),
                 _ if !block.tool_use_id.0.is_empty() => {
                     has_calls = true;
                     let result = block.content.map(|content| text_of(content.get())).unwrap_or_default();
-                    parts.push(Part::Gave { id: block.tool_use_id.0, result, is_error: block.is_error });
+                    // Left out, it is false: so the API says.
+                    parts.push(Part::Gave { id: block.tool_use_id.0, result, is_error: Some(block.is_error == Some(true)) });
                 }
                 _ => {}
             }
@@ -324,23 +346,33 @@ fn converse(messages: &str) -> Vec<Part<'_>> {
         let mut text = String::new();
         let mut has_calls = false;
         for block in blocks {
-            text.push_str(&block.text.0);
+            say(&mut text, &block.text.0);
             has_calls |= block.tool_use.is_some() || block.tool_result.is_some();
             if let Some(call) = block.tool_use {
-                parts.push(Part::Called { id: call.tool_use_id.0, tool: call.name.0, arguments: call.input.map_or("null", RawValue::get) });
+                let arguments = call.input.map_or("null", RawValue::get);
+                parts.push(Part::Called { id: call.tool_use_id.0, tool: call.name.0, arguments, is_made_there: false });
             }
             if let Some(gave) = block.tool_result {
                 let result = gave.content.map(|content| text_of(content.get())).unwrap_or_default();
                 parts.push(Part::Gave {
                     id: gave.tool_use_id.0,
                     result,
-                    is_error: Some(gave.status.0 == "error").filter(|_| !gave.status.0.is_empty()),
+                    // Left out, it is none: so the API says.
+                    is_error: Some(gave.status.0 == "error"),
                 });
             }
         }
         parts.extend(words_of_blocks(&message.role.0, text, has_calls));
     }
     parts
+}
+
+/// This too, on a line of its own.
+fn say(said: &mut String, more: &str) {
+    if !said.is_empty() && !more.is_empty() {
+        said.push('\n');
+    }
+    said.push_str(more);
 }
 
 fn words(role: &str, text: String) -> Part<'static> {
@@ -377,8 +409,43 @@ struct Item<'a> {
     input: Option<&'a RawValue>,
     #[serde(borrow, default)]
     action: Option<&'a RawValue>,
+    /// The same of other kinds of calls.
+    #[serde(borrow, default)]
+    actions: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    operation: Option<&'a RawValue>,
     #[serde(borrow, default)]
     output: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+}
+
+impl<'a> Item<'a> {
+    /// Whether it is a call that the provider makes itself: what it gave is told with it.
+    fn is_made_there(&self) -> bool {
+        self.kind.0 == "mcp_call"
+    }
+
+    /// Whether it is a call that is told with what it gave, now or later.
+    fn is_call(&self) -> bool {
+        self.kind.0.ends_with("_call") && (!self.call_id.0.is_empty() || self.is_made_there())
+    }
+
+    fn arguments(&self) -> &'a str {
+        let said = [self.arguments, self.input, self.action, self.actions, self.operation];
+        said.into_iter().flatten().next().map_or("null", RawValue::get)
+    }
+
+    /// A kind of call that has no name is called as its tool is.
+    fn tool(&self) -> Cow<'a, str> {
+        if !self.name.0.is_empty() {
+            return self.name.0.clone();
+        }
+        match &self.kind.0 {
+            Cow::Borrowed(kind) => kind.trim_end_matches("_call").into(),
+            Cow::Owned(kind) => kind.trim_end_matches("_call").to_owned().into(),
+        }
+    }
 }
 
 fn responses(input: &str) -> Vec<Part<'_>> {
@@ -392,10 +459,15 @@ fn responses(input: &str) -> Vec<Part<'_>> {
         if kind.ends_with("_call_output") {
             let result = item.output.map(|output| text_of(output.get())).unwrap_or_default();
             parts.push(Part::Gave { id: item.call_id.0, result, is_error: None });
-        } else if kind.ends_with("_call") && !item.call_id.0.is_empty() {
-            let arguments = item.arguments.or(item.input).or(item.action).map_or("null", RawValue::get);
-            let tool = if item.name.0.is_empty() { item.kind.0 } else { item.name.0 };
-            parts.push(Part::Called { id: item.call_id.0, tool, arguments });
+        } else if item.is_call() {
+            let (tool, arguments, is_made_there) = (item.tool(), item.arguments(), item.is_made_there());
+            let gave = [item.error, item.output].map(|gave| gave.filter(|gave| gave.get() != "null"));
+            let id = if item.call_id.0.is_empty() { item.id.0 } else { item.call_id.0 };
+            parts.push(Part::Called { id: id.clone(), tool, arguments, is_made_there });
+            if is_made_there {
+                let result = gave[0].or(gave[1]).map(|gave| text_of(gave.get())).unwrap_or_default();
+                parts.push(Part::Gave { id, result, is_error: Some(gave[0].is_some()) });
+            }
         } else if let Some(content) = item.content.map(|content| text_of(content.get())).filter(|text| !text.is_empty()) {
             match item.role.0.as_ref() {
                 "assistant" => parts.push(Part::Said(content)),
@@ -416,9 +488,9 @@ fn text_of(content: &str) -> Cow<'_, str> {
     if let Ok(Value::Array(parts)) = serde_json::from_str::<Value>(content) {
         for part in parts {
             match part.get("text").and_then(Value::as_str) {
-                Some(text) => out.push_str(text),
+                Some(text) => say(&mut out, text),
                 // An image is what it is.
-                None => out.push_str(&part.to_string()),
+                None => say(&mut out, &part.to_string()),
             }
         }
     } else if content != "null" {
@@ -471,7 +543,7 @@ fn tell(before: Before<'_>, parts: Vec<Part<'_>>, volatile: &VolatileResults) ->
         let begins_round = is_call && !was_call;
         was_call = is_call;
         match part {
-            Part::Called { id, tool, arguments } => {
+            Part::Called { id, tool, arguments, is_made_there: _ } => {
                 let step_id = |args: u64| id_of(&[b"call", id.as_bytes(), tool.as_bytes(), &args.to_le_bytes()]);
                 let step = called(&tool, arguments, step_id, |step_id| {
                     // Known by its first call, not by its place: a conversation may lose its beginning.
@@ -518,6 +590,7 @@ fn tell(before: Before<'_>, parts: Vec<Part<'_>>, volatile: &VolatileResults) ->
         }
     }
     let told: Vec<Value> = told.into_iter().flatten().collect();
+    // Earlier ones were told before.
     let beyond = told.len().saturating_sub(MOST_STEPS);
     told.into_iter().skip(beyond).collect()
 }
@@ -600,7 +673,7 @@ mod tests {
             ))[0]
                 .1
         };
-        assert_eq!([of_flag(json!(true)), of_flag(json!(false)), of_flag(json!(null))], [true, false, true]);
+        assert_eq!([of_flag(json!(true)), of_flag(json!(false)), of_flag(json!(null))], [true, false, false], "left out, it is false");
     }
 
     #[test]

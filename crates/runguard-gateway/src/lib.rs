@@ -53,6 +53,7 @@ use http::{HeaderMap, Request, StatusCode};
 use runguard_core::calendar::Zone;
 pub(crate) use runguard_core::members;
 use runguard_core::prices::ServiceTier;
+use runguard_core::reason::GatewayReason;
 use runguard_core::{GuardName, Reason};
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::secret_files::SecretFiles;
@@ -216,7 +217,7 @@ impl Gateway {
             (Some(upstream), None) if wants_no_key(upstream) => Ok(Credentials::Callers),
             (_, _) => Err(Refusal::new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "no_provider_key",
+                GatewayReason::NoProviderKey,
                 format!(
                     "This gateway has no key for the provider. Put it into the environment variable that `gateway.upstreams.{name}.key_env` names or the file that `gateway.upstreams.{name}.key_file` does, or send your own in the usual header and RunGuard's in `x-runguard-key`.",
                     name = passing.upstream
@@ -268,7 +269,8 @@ impl Gateway {
             answering.answered(reply.unwrap_or_else(|refusal| refusal.into_reply(passing.dialect)));
         }));
         let reply = reply.taken().await.unwrap_or_else(|| {
-            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", "The gateway is stopping. Try again.").into_reply(dialect)
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, GatewayReason::Stopping, "The gateway is stopping. Try again.")
+                .into_reply(dialect)
         });
         drop(place);
         reply
@@ -285,7 +287,7 @@ impl Gateway {
         if !(caller.is_anyone() || caller.roles.contains(&Role::Guard)) {
             return Err(Refusal::new(
                 StatusCode::FORBIDDEN,
-                "wrong_key",
+                GatewayReason::WrongKey,
                 "This key may not ask models: it needs the role `guard`. Make one with `runguard key create --role guard`.",
             ));
         }
@@ -295,7 +297,7 @@ impl Gateway {
             Kind::Unmetered => {
                 return Err(Refusal::new(
                     StatusCode::NOT_FOUND,
-                    "route_not_metered",
+                    GatewayReason::RouteNotMetered,
                     format!(
                         "RunGuard does not know what {} {} costs, so it is not passed on: no cap could hold. Ask the provider directly.",
                         parts.method,
@@ -308,7 +310,7 @@ impl Gateway {
                 if !passing.is_everyones && !asks_for_its_own(&parts.headers, caller, settings.gateway.upstreams.get(&passing.upstream)) {
                     return Err(Refusal::new(
                         StatusCode::NOT_FOUND,
-                        "route_not_shared",
+                        GatewayReason::RouteNotShared,
                         "With a key of RunGuard's only models can be listed here: what others left at the provider is not everyone's. Ask the provider directly.",
                     ));
                 }
@@ -320,7 +322,7 @@ impl Gateway {
         if is_packed(&parts.headers) {
             return Err(Refusal::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "invalid_request",
+                GatewayReason::InvalidRequest,
                 "The body is packed; send it as it is, so that it can be metered.",
             ));
         }
@@ -354,7 +356,7 @@ impl Gateway {
             earlier = Some(answer);
         }
         if let Some(name) = self.item_of_another(&passing.upstream, caller, &question.referred).filter(|_| !asks_for_its_own) {
-            return Err(Refusal::new(StatusCode::NOT_FOUND, "not_found", format!("Item with id '{name}' not found.")));
+            return Err(Refusal::new(StatusCode::NOT_FOUND, GatewayReason::NotFound, format!("Item with id '{name}' not found.")));
         }
         let today = guards.now().map_or_else(String::new, |now| Zone::UTC.date(now));
         let follows = match (&earlier, &follows) {
@@ -424,7 +426,7 @@ impl Gateway {
 
 /// An answer, or a conversation, that is another tenant's: as the provider says it of one that there is not.
 fn not_theirs(name: &str) -> Refusal {
-    Refusal::new(StatusCode::BAD_REQUEST, "previous_response_not_found", format!("Previous response with id '{name}' not found."))
+    Refusal::new(StatusCode::BAD_REQUEST, GatewayReason::PreviousResponseNotFound, format!("Previous response with id '{name}' not found."))
 }
 
 /// How a refusal is told: as the provider would say it or, where the run is over and settings want it so, as a last answer.

@@ -422,8 +422,12 @@ fn not_set_aside(refusal: RunRefusal, is_set_aside: bool, priced_for: &str) -> N
     match refusal {
         RunRefusal::NotNow(trip) if trip.reason == Reason::BudgetExceeded.code() => {
             let waits = is_set_aside && !trip.is_used_up();
-            let (code, message) = (trip.reason.into_owned(), format!("{} {priced_for}", trip.message));
-            if waits { NotSetAside::Busy { code, message } } else { NotSetAside::Refused { code, message } }
+            let (code, message) = (trip.reason.into_owned(), trip.message);
+            if waits {
+                NotSetAside::Busy { code, message }
+            } else {
+                NotSetAside::Refused { code, message: format!("{message} {priced_for}") }
+            }
         }
         RunRefusal::Trip(trip) | RunRefusal::NotNow(trip) if trip.reason == Reason::StateUnavailable.code() => NotSetAside::Unavailable,
         RunRefusal::Trip(trip) | RunRefusal::NotNow(trip) => NotSetAside::Refused { code: trip.reason.into_owned(), message: trip.message },

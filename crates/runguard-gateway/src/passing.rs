@@ -5,6 +5,7 @@ use crate::bedrock;
 use crate::refusal::Refusal;
 use crate::upstream::{self, Address, Target};
 use http::{Method, StatusCode};
+use runguard_core::reason::GatewayReason;
 use runguard_engine::settings::{GatewaySettings, Speaks};
 use runguard_http::Problem;
 use runguard_http::reply::Reply;
@@ -33,7 +34,7 @@ impl Passing {
 
     /// A mistake of ours in the provider's shape.
     pub fn problem(&self, problem: &Problem) -> Reply {
-        Refusal::new(problem.status(), "runguard", problem.detail().to_owned()).into_reply(self.dialect)
+        Refusal::new(problem.status(), GatewayReason::NotTaken, problem.detail().to_owned()).into_reply(self.dialect)
     }
 }
 
@@ -88,7 +89,7 @@ pub fn astray(settings: &GatewaySettings, method: &Method, path: &str) -> Option
             "No model is asked by {shown}: this service passes no such questions on. Start `runguard gateway`, or set `gateway.enabled`."
         ),
     };
-    Some(Refusal::new(StatusCode::NOT_FOUND, "not_found", message).into_reply(dialect))
+    Some(Refusal::new(StatusCode::NOT_FOUND, GatewayReason::NotFound, message).into_reply(dialect))
 }
 
 #[cfg(test)]

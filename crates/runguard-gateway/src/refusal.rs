@@ -6,6 +6,8 @@
 use crate::api::Dialect;
 use http::{HeaderValue, StatusCode};
 use runguard_core::breaker::EndpointRefused;
+use runguard_core::reason::{Code, GatewayReason};
+use runguard_core::text::without_advice;
 use runguard_http::reply::{JSON, Reply, reply};
 use serde_json::json;
 
@@ -13,7 +15,7 @@ use serde_json::json;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
-    /// One of the list of reasons, or what is wrong with the request.
+    /// Of the lists of reasons: a guard's, a run's or the gateway's own.
     pub(crate) code: String,
     pub(crate) message: String,
     pub(crate) again: Again,
@@ -35,21 +37,26 @@ const SOON_SECONDS: u64 = 5;
 impl Refusal {
     /// The run must not go on: its money is spent, it goes round in circles, somebody stopped it.
     pub(crate) fn stop(code: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { again: Again::Usual, status: StatusCode::PAYMENT_REQUIRED, code: code.into(), message: message.into() }
+        Self::coded(StatusCode::PAYMENT_REQUIRED, code, message)
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "invalid_request", message)
+        Self::new(StatusCode::BAD_REQUEST, GatewayReason::InvalidRequest, message)
     }
 
-    pub(crate) fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
+    pub(crate) fn new(status: StatusCode, reason: impl Code, message: impl Into<String>) -> Self {
+        Self::coded(status, reason.code(), message)
+    }
+
+    /// With the code that a guard gave.
+    fn coded(status: StatusCode, code: impl Into<String>, message: impl Into<String>) -> Self {
         Self { again: Again::Usual, status, code: code.into(), message: message.into() }
     }
 
     /// What is left is set aside for others, who may give it back. What stands against it is said, and not what to do about a limit that is used up.
     pub(crate) fn busy(code: &str, message: &str) -> Self {
-        let message = format!("{}. What is reserved may be given back: ask again in a few seconds.", first_sentence(message));
-        Self::new(StatusCode::TOO_MANY_REQUESTS, code, message)
+        let message = format!("{}. What is reserved may be given back: ask again in a few seconds.", without_advice(message));
+        Self::coded(StatusCode::TOO_MANY_REQUESTS, code, message)
     }
 
     /// The provider is not asked for now. Its clients take it for one that has too much to do, and come back when told to.
@@ -58,12 +65,12 @@ impl Refusal {
         // Agents are told not to try; clients that know when to are.
         let (again, message) = match seconds {
             Some(seconds) => {
-                let message = format!("{}. Ask again in {seconds} s.", first_sentence(&refused.message));
+                let message = format!("{}. Ask again in {seconds} s.", without_advice(&refused.message));
                 (Again::InSeconds(seconds), message)
             }
             None => (Again::Never, refused.message),
         };
-        Self { again, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, &refused.reason, message) }
+        Self { again, ..Self::coded(StatusCode::SERVICE_UNAVAILABLE, refused.reason, message) }
     }
 
     /// What kind of mistake it is, in the provider's words.
@@ -120,11 +127,6 @@ impl Refusal {
         }
         reply
     }
-}
-
-/// What is wrong, without what to do about it.
-fn first_sentence(message: &str) -> &str {
-    message.split_once(". ").map_or(message, |(what, _)| what).trim_end_matches('.')
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use crate::lengths::Length;
 use crate::pattern::Pattern;
 use crate::policy::{Mode, Policy, Rulebook};
 use runguard_core::detect::stall::CallEffect;
+use runguard_core::ledger::Act;
 use runguard_core::reason::Reason;
 use runguard_core::row::{Effect, Named, Row, RowRef};
 use runguard_core::text::{self, StoreText};
@@ -127,13 +128,8 @@ pub struct Spending<'a> {
     pub model: Option<Cow<'a, str>>,
     /// Asked for, recorded or committed.
     pub cost_usd: Option<f64>,
-    /// Whether the cost was spent, and not only asked about.
-    pub is_spent: bool,
-    /// Whether it asks if something may be spent.
-    pub asks: bool,
-    /// Whether it sets something aside, or says what became of it.
-    pub sets_aside: bool,
-    pub settles: bool,
+    /// What was done, if this version knows it.
+    pub act: Option<Act>,
     /// The public id of the key that it was asked with.
     pub key: Option<Cow<'a, str>>,
     /// What was used, where it was spent.
@@ -153,6 +149,13 @@ pub struct Spending<'a> {
     pub limit_tokens: Option<u64>,
     /// Where something was spent: the scope of which most is, and others that passed a part of their limit with it.
     pub nearest: Vec<Nearest>,
+}
+
+impl Spending<'_> {
+    /// Whether the cost was spent, and not only asked about.
+    pub fn is_spent(&self) -> bool {
+        self.act.is_some_and(Act::is_spent)
+    }
 }
 
 /// Tokens by what they are.

@@ -279,11 +279,11 @@ fn amount(inputs: &Inputs, operations: u128) -> Result<Amount, InvalidSetting> {
     Ok(Amount { operations, credits, usd })
 }
 
-/// A number of a page, worked out again.
+/// A published number, worked out again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Figure {
     pub what: &'static str,
-    /// What the page says; `None`: it does not say.
+    /// As it was published; `None`: it was not.
     pub document: Option<u64>,
     pub right: u64,
     /// Why they differ, or what the number leaves out.
@@ -296,11 +296,12 @@ impl Figure {
     }
 }
 
-/// A worked example of a page.
+/// A worked example that was published.
 #[derive(Debug)]
 pub struct Example {
     pub name: &'static str,
-    pub page: &'static str,
+    /// By whom.
+    pub source: &'static str,
     pub about: &'static str,
     /// `None`: numbers that compare no before and after.
     pub inputs: fn() -> Option<Inputs>,
@@ -410,7 +411,7 @@ const fn unsaid(what: &'static str, right: u64, note: &'static str) -> Figure {
 pub static EXAMPLES: &[Example] = &[
     Example {
         name: "botpress-retries",
-        page: BOTPRESS,
+        source: BOTPRESS,
         about: "10,000 conversations a day, 30 % without an order number, an AI Task that retries 5 times, 3 operations besides",
         inputs: retries,
         figures: || {
@@ -420,19 +421,19 @@ pub static EXAMPLES: &[Example] = &[
                     "model calls for retries, a day",
                     75_000,
                     first(retries()).0,
-                    "3,000 conversations of 5 retries are 15,000; the page multiplies these by 5 once more",
+                    "3,000 conversations of 5 retries are 15,000; published is that five times more",
                 ),
                 unsaid(
                     "operations of these conversations besides, a day",
                     affected * retries().map_or(0, |inputs| inputs.base_operations),
-                    "less than the retries, as the page says",
+                    "less than the retries, as published",
                 ),
             ]
         },
     },
     Example {
         name: "botpress-one-message",
-        page: BOTPRESS,
+        source: BOTPRESS,
         about: "one message without an order number, 5 retries",
         inputs: one_message,
         figures: || {
@@ -444,7 +445,7 @@ pub static EXAMPLES: &[Example] = &[
     },
     Example {
         name: "botpress-six-bots",
-        page: BOTPRESS,
+        source: BOTPRESS,
         about: "one conversation goes once through six bots, each handing back to the orchestrator",
         inputs: six_bots,
         figures: || {
@@ -458,21 +459,21 @@ pub static EXAMPLES: &[Example] = &[
     },
     Example {
         name: "botpress-kb-gap",
-        page: BOTPRESS,
+        source: BOTPRESS,
         about: "one question that nobody documented, 10 re-queries of two operations",
         inputs: kb_gap,
         figures: || vec![said("credits", 20, first(kb_gap()).0, "")],
     },
     Example {
         name: "botpress-launch",
-        page: BOTPRESS,
+        source: BOTPRESS,
         about: "5,000 questions about an undocumented feature, 10 re-queries of two operations each",
         inputs: launch,
         figures: || vec![said("credits", 100_000, first(launch()).0, "")],
     },
     Example {
         name: "botpress-spiral",
-        page: BOTPRESS,
+        source: BOTPRESS,
         about: "an agent without the action it needs, stopped at 20 turns",
         inputs: spiral,
         figures: || {
@@ -495,7 +496,7 @@ pub static EXAMPLES: &[Example] = &[
     },
     Example {
         name: "voiceflow-three-attempts",
-        page: VOICEFLOW,
+        source: VOICEFLOW,
         about: "three failed recognitions, each with a generated clarification and a classification",
         inputs: three_attempts,
         figures: || {
@@ -507,7 +508,7 @@ pub static EXAMPLES: &[Example] = &[
     },
     Example {
         name: "voiceflow-reprompts-month",
-        page: VOICEFLOW,
+        source: VOICEFLOW,
         about: "50,000 sessions a month, 15 % with a No Match, 2.3 reprompts each",
         inputs: reprompts_month,
         figures: || {
@@ -521,21 +522,21 @@ pub static EXAMPLES: &[Example] = &[
     },
     Example {
         name: "voiceflow-spoken-email",
-        page: VOICEFLOW,
+        source: VOICEFLOW,
         about: "an e-mail address in words, asked for 15 times",
         inputs: spoken_email,
         figures: || vec![said("generated clarifications", 15, first(spoken_email()).0, "a value in words is answered with a fixed hint")],
     },
     Example {
         name: "voiceflow-ceiling-of-five",
-        page: VOICEFLOW,
+        source: VOICEFLOW,
         about: "the same with a ceiling of 5 in the flow",
         inputs: ceiling_of_five,
         figures: || vec![said("generated clarifications", 5, first(ceiling_of_five()).0, "")],
     },
     Example {
         name: "voiceflow-kb-chain",
-        page: VOICEFLOW,
+        source: VOICEFLOW,
         about: "one unanswerable question put to the knowledge base three times",
         inputs: kb_chain,
         figures: || {
@@ -547,20 +548,20 @@ pub static EXAMPLES: &[Example] = &[
     },
     Example {
         name: "voiceflow-storm",
-        page: VOICEFLOW,
+        source: VOICEFLOW,
         about: "100 sessions at once, 3 retries each, on an upstream that is down",
         inputs: storm,
         figures: || {
             vec![
                 said("requests for retries", 300, first(storm()).0, ""),
-                unsaid("with the first request of each session", first(storm()).0 + 100, "the page counts retries only"),
+                unsaid("with the first request of each session", first(storm()).0 + 100, "published are retries only"),
                 unsaid("failures that open the circuit", first(storm()).1, "calls that are under way by then come on top"),
             ]
         },
     },
     Example {
         name: "voiceflow-threshold",
-        page: VOICEFLOW,
+        source: VOICEFLOW,
         about: "is 10 failures in 60 s the right threshold?",
         inputs: || None,
         figures: || {

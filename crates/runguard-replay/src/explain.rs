@@ -663,7 +663,7 @@ mod tests {
         if let Some((at, cause)) = found.ended {
             let step = &explained.steps[at];
             let is_told = match cause {
-                Cause::Stall(rule) => step.rung == Rung::Stop && step.rule == Some(rule),
+                Cause::Stall(rule) => step.rung >= Rung::Block && step.rule == Some(rule),
                 Cause::Cycle | Cause::Ceiling | Cause::Budget(_) => {
                     step.others.iter().any(|other| other.rule == cause.code() && other.enforced)
                 }

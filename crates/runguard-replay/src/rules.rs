@@ -17,7 +17,7 @@ use runguard_core::detect::stall::{
 use runguard_core::detect::tool_calls::{CallOutcome, SkipReason, TurnCalls};
 use runguard_core::limits::InvalidSetting;
 use runguard_core::money::NanoDollars;
-use runguard_core::{Reason, Span, Timestamp};
+use runguard_core::{GuardName, Reason, Span, Timestamp};
 use runguard_guards::guard::run_loop;
 use runguard_guards::pattern::Patterns;
 use runguard_guards::policy::{Mode, Policy, SettingsProblem, Tree, merge};
@@ -169,7 +169,7 @@ impl RunGuard {
 impl Rule for RunGuard {
     fn stops(&mut self, step: &Step) -> bool {
         let preset = self.kind.at(step);
-        observe(&mut self.state, &self.settings[preset as usize], step, preset).rung == Rung::Stop
+        observe(&mut self.state, &self.settings[preset as usize], step, preset).refuses().is_some()
     }
 }
 
@@ -207,10 +207,14 @@ impl Watched {
     pub const ALL: [Self; 3] = [Self::Stall, Self::Loop, Self::ToolCall];
 
     pub const fn code(self) -> &'static str {
+        self.guard().code()
+    }
+
+    const fn guard(self) -> GuardName {
         match self {
-            Self::Stall => "stall",
-            Self::Loop => "loop",
-            Self::ToolCall => "tool_call",
+            Self::Stall => GuardName::Stall,
+            Self::Loop => GuardName::Loop,
+            Self::ToolCall => GuardName::ToolCall,
         }
     }
 
@@ -368,24 +372,16 @@ impl Cause {
 pub enum Nudge {
     /// The model is told.
     Steer,
-    /// The call is not made.
-    Block,
     Skip(SkipReason),
 }
 
 impl Nudge {
-    pub const ALL: [Self; 5] = [
-        Self::Steer,
-        Self::Block,
-        Self::Skip(SkipReason::ToolLimit),
-        Self::Skip(SkipReason::ExactDuplicate),
-        Self::Skip(SkipReason::SimilarQuery),
-    ];
+    pub const ALL: [Self; 4] =
+        [Self::Steer, Self::Skip(SkipReason::ToolLimit), Self::Skip(SkipReason::ExactDuplicate), Self::Skip(SkipReason::SimilarQuery)];
 
     pub const fn code(self) -> &'static str {
         match self {
             Self::Steer => "stall.steer",
-            Self::Block => "stall.block",
             Self::Skip(SkipReason::ToolLimit) => "tool_call.tool_limit",
             Self::Skip(SkipReason::ExactDuplicate) => "tool_call.exact_duplicate",
             Self::Skip(SkipReason::SimilarQuery) => "tool_call.similar_query",
@@ -395,8 +391,7 @@ impl Nudge {
     const fn index(self) -> usize {
         match self {
             Self::Steer => 0,
-            Self::Block => 1,
-            Self::Skip(reason) => reason as usize + 2,
+            Self::Skip(reason) => reason as usize + 1,
         }
     }
 }
@@ -612,7 +607,7 @@ impl Watch<'_> {
         let guards = self.guards;
         let policies = guards.policies_of(run);
         let mut kind = guards.presets.of(&run.source);
-        let mut found = RunFindings { preset: kind.preset(), ended: None, alone: [None; 6], nudges: [0; 5], has_times: false };
+        let mut found = RunFindings { preset: kind.preset(), ended: None, alone: [None; 6], nudges: [0; 4], has_times: false };
         let mut spending = Spending::new(&guards.caps);
         let mut turn = TurnCalls::default();
         let mut loops = self.loops;
@@ -639,11 +634,10 @@ impl Watch<'_> {
                         let Some(rule) = verdict.rule else { continue };
                         let mode = book.mode_of(rule.reason());
                         said = Some((verdict, mode));
-                        match verdict.rung {
-                            Rung::Stop => found.finds(Ender::Stall, at, Cause::Stall(rule), mode),
-                            Rung::Block if mode == Mode::Enforce => found.nudged(Nudge::Block),
-                            Rung::Steer => found.nudged(Nudge::Steer),
-                            Rung::Block | Rung::Observe | Rung::GoOn => {}
+                        match verdict.refuses() {
+                            Some(rule) => found.finds(Ender::Stall, at, Cause::Stall(rule), mode),
+                            None if verdict.rung == Rung::Steer => found.nudged(Nudge::Steer),
+                            None => {}
                         }
                     }
                 }

@@ -3,10 +3,7 @@
 use jiff::Timestamp as Instant;
 use runguard_core::{Span, Timestamp};
 
-/// RFC 3339 with milliseconds.
-pub(crate) fn format(millis: i64) -> String {
-    Instant::from_millisecond(millis).map_or_else(|_| millis.to_string(), |at| at.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string())
-}
+pub(crate) use runguard_engine::clock::time_text as format;
 
 /// RFC 3339, Unix milliseconds, or how long ago (`15m`, `24h`, `7d`).
 pub(crate) fn parse(text: &str, now: Timestamp) -> Result<i64, String> {

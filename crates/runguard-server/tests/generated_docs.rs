@@ -6,7 +6,7 @@ mod clients;
 #[path = "generated_docs/files.rs"]
 mod files;
 
-use runguard_core::reason::{GuardName, Reason, RunReason};
+use runguard_core::reason::{AgentEnd, GatewayReason, GuardName, Reason, RunReason};
 use runguard_engine::settings;
 use runguard_guards::guard::ROUTES;
 use runguard_guards::input::{Keeping, Kind};
@@ -72,10 +72,19 @@ fn reasons_are_listed() {
             out += &format!("\n`POST {}`: {}\n", route.path, route.summary);
         }
     }
-    out += "\n## A run\n\nWhy a run of the SDKs was stopped without a guard.\n\n| reason | meaning |\n|---|---|\n";
-    for reason in RunReason::ALL {
-        out += &format!("| `{reason}` | {} |\n", reason.meaning());
-    }
+    let mut others = |title: &str, about: &str, reasons: &mut dyn Iterator<Item = (&'static str, &'static str)>| {
+        out += &format!("\n## {title}\n\n{about}\n\n| reason | meaning |\n|---|---|\n");
+        for (code, meaning) in reasons {
+            out += &format!("| `{code}` | {meaning} |\n");
+        }
+    };
+    let of_run = &mut RunReason::ALL.iter().map(|reason| (reason.code(), reason.meaning()));
+    others("A run", "Why a run of the SDKs was stopped without a guard.", of_run);
+    let of_gateway = &mut GatewayReason::ALL.iter().map(|reason| (reason.code(), reason.meaning()));
+    let about = "Why the gateway passed no question on, or no answer, without a guard: `x-runguard-reason`, and `error.code` where the interface has one.";
+    others("The gateway", about, of_gateway);
+    let of_agent = &mut AgentEnd::ALL.iter().map(|end| (end.code(), end.meaning()));
+    others("The agent", "How a run of the agent ended (`stop.reason`).", of_agent);
     check("reasons.md", &out);
 }
 

@@ -46,7 +46,7 @@ pub use unconfirmed::{Place, Shelf};
 
 use crate::error::{OpenError, StoreError};
 use crate::key::{Key, Names};
-use crate::store::{Cell, Decided, Keep, Rules, View};
+use crate::store::{Cell, Decided, Keep, MONTH_MILLIS, Rules, View};
 use alone::Alone;
 use cells::{Cells, Wanted, WantedRows, name_of};
 use dynamic::DynamicLink;
@@ -78,9 +78,7 @@ const FLUSH: Duration = Duration::from_secs(30);
 /// The same while a session waits for it.
 const CATCH_UP_HELD: Duration = Duration::from_secs(5);
 const LOG_BEHIND: &str = "the log is behind: what it does not have yet cannot be erased; try again";
-const DAY_MILLIS: u64 = 24 * 3600 * 1000;
-/// The longest there is, and what clocks are put forward and back.
-const MONTH_MILLIS: u64 = 32 * DAY_MILLIS;
+const DAY_MILLIS: u64 = runguard_core::time::DAY_MILLIS.cast_unsigned();
 
 pub(crate) struct Inner {
     link: Arc<dyn DynamicLink>,
@@ -169,7 +167,7 @@ impl Inner {
             + match (self.rules.keep)(slot, state) {
                 Keep::Window => window,
                 Keep::Log => log.max(window),
-                Keep::Month => log.max(window).max(MONTH_MILLIS),
+                Keep::Month => log.max(window).max(MONTH_MILLIS.cast_unsigned()),
                 Keep::Day => DAY_MILLIS,
                 Keep::Always => recovery::FOREVER_MILLIS,
             }

@@ -103,11 +103,7 @@ impl Names {
 
     /// The secret in hexadecimal; empty where there is none.
     pub(crate) fn secret_text(&self) -> String {
-        use std::fmt::Write as _;
-        self.secret.iter().flatten().fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        self.secret.map(|secret| runguard_core::fingerprint::hex_of(&secret)).unwrap_or_default()
     }
 
     pub fn key(&self, family: Family, tenant: &str, name: &str) -> Key {

@@ -16,6 +16,7 @@ use crate::key::Names;
 use crate::trusted_time::TrustedTime;
 use futures_util::FutureExt as _;
 use pool::{Failure, Pool, Server};
+use runguard_core::time::DAY_MILLIS;
 use schema::Day;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -197,7 +198,7 @@ impl PgLog {
 
     /// Drops the days that are older than the retention, with their counts. Gives how many went.
     pub async fn retire(&self, now_millis: i64) -> Result<usize, StoreError> {
-        let oldest = now_millis.saturating_sub(i64::from(self.inner.retention_days).saturating_mul(schema::DAY_MILLIS));
+        let oldest = now_millis.saturating_sub(i64::from(self.inner.retention_days).saturating_mul(DAY_MILLIS));
         let first_kept = Day::of(oldest);
         let retired = async {
             let sql = format!("DELETE FROM runguard_rollup WHERE minute < {}", first_kept.first_minute());

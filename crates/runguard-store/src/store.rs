@@ -10,6 +10,7 @@ use crate::key::{Family, Key, Names};
 use crate::log::{Follower, Order, RowFilter, RowWithEffects};
 use crate::memory::Memory;
 use runguard_core::row::{Row, RowCount};
+use runguard_core::time::DAY_MILLIS;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::time::Duration;
@@ -17,6 +18,11 @@ use tokio::sync::watch;
 
 /// Between two looks whether the log is there.
 const LOOK_FOR_LOG: Duration = Duration::from_millis(200);
+
+/// How long a repeated request gets its first answer, on every store.
+pub const IDEMPOTENCY_MILLIS: i64 = DAY_MILLIS;
+/// How long states of a month are kept, on every store: the longest there is, and what clocks are put forward and back.
+pub(crate) const MONTH_MILLIS: i64 = 32 * DAY_MILLIS;
 
 /// The address of one state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,16 +5,19 @@
 //! whole or streamed; a whole answer is read as blocks that begin with all they have.
 
 use super::http::{Http, below, told_error};
-use super::json::{JsonWriter, object_or_empty};
+use super::json::{bytes_of, object_or_empty};
 use super::openai::{body_bytes, check_extra, secret};
 use super::sse::{self, Growing};
 use super::{BoxFuture, ErrorKind, Finish, Provider, ProviderError, Reply, Request};
 use crate::message::{Block, Message, Role};
 use crate::settings::ProviderSettings;
+use crate::tool::ToolSpec;
 use reqwest::Url;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use runguard_core::prices::{Usage, raise_counts};
 use runguard_http::events::Event;
+use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 const DEFAULT_BASE: &str = "https://api.anthropic.com";
@@ -60,52 +63,101 @@ impl Anthropic {
     }
 
     fn body(&self, request: &Request<'_>) -> Vec<u8> {
-        let mut json = JsonWriter::with_capacity(body_bytes(request));
-        json.raw("{");
-        json.string_field("model", &self.model_id);
-        json.field("max_tokens");
-        json.value(&request.max_tokens);
-        if let Some(system) = request.system.filter(|system| !system.trim().is_empty()) {
-            json.string_field("system", system);
-        }
-        json.field("messages");
-        json.raw("[");
-        write_messages(&mut json, request.messages);
-        json.raw("]");
-        if !request.tools.is_empty() {
-            json.field("tools");
-            json.raw("[");
-            for tool in request.tools {
-                json.next();
-                json.raw("{");
-                json.string_field("name", &tool.name);
-                json.string_field("description", &tool.description);
-                json.field("input_schema");
-                json.value(&tool.input_schema);
-                json.raw("}");
+        let body = Body {
+            model: &self.model_id,
+            max_tokens: request.max_tokens,
+            system: request.system.filter(|system| !system.trim().is_empty()),
+            messages: sent(request.messages),
+            tools: request.tools.iter().map(SentTool::of).collect(),
+            stream: self.streaming,
+            temperature: self.temperature.filter(|_| !self.extra.contains_key("temperature")),
+            extra: &self.extra,
+        };
+        bytes_of(&body, body_bytes(request))
+    }
+}
+
+/// What is sent, in the order in which it is. Nothing of the conversation is copied for it.
+#[derive(Serialize)]
+struct Body<'a> {
+    model: &'a str,
+    max_tokens: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    system: Option<&'a str>,
+    messages: Vec<SentMessage<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tools: Vec<SentTool<'a>>,
+    stream: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    temperature: Option<f64>,
+    #[serde(flatten)]
+    extra: &'a Map<String, Value>,
+}
+
+#[derive(Serialize)]
+struct SentTool<'a> {
+    name: &'a str,
+    description: &'a str,
+    input_schema: &'a Value,
+}
+
+impl<'a> SentTool<'a> {
+    fn of(tool: &'a ToolSpec) -> Self {
+        Self { name: &tool.name, description: &tool.description, input_schema: &tool.input_schema }
+    }
+}
+
+#[derive(Serialize)]
+struct SentMessage<'a> {
+    role: Role,
+    content: Vec<SentBlock<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum SentBlock<'a> {
+    Text {
+        text: &'a str,
+    },
+    Thinking {
+        thinking: &'a str,
+        signature: &'a str,
+    },
+    ToolUse {
+        id: &'a str,
+        name: &'a str,
+        input: &'a RawValue,
+    },
+    ToolResult {
+        tool_use_id: &'a str,
+        #[serde(skip_serializing_if = "str::is_empty")]
+        content: &'a str,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        is_error: bool,
+    },
+    #[serde(untagged)]
+    Opaque(&'a Value),
+}
+
+impl<'a> SentBlock<'a> {
+    fn of(block: &'a Block) -> Self {
+        match block {
+            Block::Text { text } => Self::Text { text },
+            Block::Thinking { text, signature } => Self::Thinking { thinking: text, signature: signature.as_deref().unwrap_or_default() },
+            Block::ToolCall(call) => Self::ToolUse { id: &call.id, name: &call.name, input: object_or_empty(&call.arguments) },
+            Block::ToolResult(result) => {
+                // An error must say something.
+                let content = if result.text.is_empty() && result.is_error { "failed without a word" } else { &result.text };
+                Self::ToolResult { tool_use_id: &result.id, content, is_error: result.is_error }
             }
-            json.raw("]");
+            Block::Opaque { value } => Self::Opaque(value),
         }
-        json.field("stream");
-        json.value(&self.streaming);
-        if let Some(temperature) = self.temperature
-            && !self.extra.contains_key("temperature")
-        {
-            json.field("temperature");
-            json.value(&temperature);
-        }
-        for (name, value) in &self.extra {
-            json.field(name);
-            json.value(value);
-        }
-        json.raw("}");
-        json.into_bytes()
     }
 }
 
 /// Neighbours of one role become one message; messages of which nothing can be sent are as if they were not there.
-fn write_messages(json: &mut JsonWriter, messages: &[Message]) {
-    let mut blocks: Vec<&Block> = Vec::new();
+fn sent(messages: &[Message]) -> Vec<SentMessage<'_>> {
+    let mut sent = Vec::with_capacity(messages.len());
     let mut rest = messages;
     while let Some(first) = rest.first() {
         let role = first.role;
@@ -114,27 +166,17 @@ fn write_messages(json: &mut JsonWriter, messages: &[Message]) {
         rest = after;
         let content = || group.iter().flat_map(|message| &message.content).filter(|block| is_sendable(block));
         let is_result = |block: &&Block| matches!(block, Block::ToolResult(_));
-        blocks.clear();
-        blocks.extend(content().filter(is_result));
-        blocks.extend(content().filter(|block| !is_result(block)));
-        let Some(last) = blocks.len().checked_sub(1) else { continue };
-        json.next();
-        json.raw(match role {
-            Role::User => r#"{"role":"user","content":["#,
-            Role::Assistant => r#"{"role":"assistant","content":["#,
-        });
-        for (number, block) in blocks.iter().enumerate() {
-            json.next();
-            match block {
-                // An answer to go on with must not end in a space.
-                Block::Text { text } if number == last && role == Role::Assistant => write_text(json, text.trim_end()),
-                Block::Text { .. } | Block::Thinking { .. } | Block::ToolCall(_) | Block::ToolResult(_) | Block::Opaque { .. } => {
-                    write_block(json, block);
-                }
-            }
+        let blocks = content().filter(is_result).chain(content().filter(|block| !is_result(block)));
+        let mut content: Vec<SentBlock<'_>> = blocks.map(SentBlock::of).collect();
+        // An answer to go on with must not end in a space.
+        if let Some(SentBlock::Text { text }) = content.last_mut().filter(|_| role == Role::Assistant) {
+            *text = text.trim_end();
         }
-        json.raw("]}");
+        if !content.is_empty() {
+            sent.push(SentMessage { role, content });
+        }
     }
+    sent
 }
 
 fn is_sendable(block: &Block) -> bool {
@@ -142,46 +184,6 @@ fn is_sendable(block: &Block) -> bool {
         Block::Text { text } => !text.trim().is_empty(),
         Block::Thinking { signature, .. } => signature.as_ref().is_some_and(|signature| !signature.is_empty()),
         Block::ToolCall(_) | Block::ToolResult(_) | Block::Opaque { .. } => true,
-    }
-}
-
-fn write_text(json: &mut JsonWriter, text: &str) {
-    json.raw(r#"{"type":"text""#);
-    json.string_field("text", text);
-    json.raw("}");
-}
-
-fn write_block(json: &mut JsonWriter, block: &Block) {
-    match block {
-        Block::Text { text } => write_text(json, text),
-        Block::Thinking { text, signature } => {
-            json.raw(r#"{"type":"thinking""#);
-            json.string_field("thinking", text);
-            json.string_field("signature", signature.as_deref().unwrap_or_default());
-            json.raw("}");
-        }
-        Block::ToolCall(call) => {
-            json.raw(r#"{"type":"tool_use""#);
-            json.string_field("id", &call.id);
-            json.string_field("name", &call.name);
-            json.field("input");
-            json.raw(object_or_empty(&call.arguments));
-            json.raw("}");
-        }
-        Block::ToolResult(result) => {
-            json.raw(r#"{"type":"tool_result""#);
-            json.string_field("tool_use_id", &result.id);
-            // An error must say something.
-            let text = if result.text.is_empty() && result.is_error { "failed without a word" } else { &result.text };
-            if !text.is_empty() {
-                json.string_field("content", text);
-            }
-            if result.is_error {
-                json.raw(r#","is_error":true"#);
-            }
-            json.raw("}");
-        }
-        Block::Opaque { value } => json.value(value),
     }
 }
 

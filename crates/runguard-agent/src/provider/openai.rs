@@ -5,16 +5,20 @@
 //! was closed properly behind something that can be one.
 
 use super::http::{Http, below, told_error};
-use super::json::{JsonWriter, object_or_empty};
+use super::json::{bytes_of, object_or_empty};
 use super::sse::{self, Growing};
 use super::{BoxFuture, ErrorKind, Finish, MOST_CALLS, Provider, ProviderError, Reply, Request};
 use crate::message::{Block, Message, Role, ToolCall};
 use crate::settings::ProviderSettings;
+use crate::tool::ToolSpec;
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use runguard_core::prices::{ServiceTier, Usage};
 use runguard_http::events::Event;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 const DEFAULT_BASE: &str = "https://api.openai.com/v1";
 /// Fields that the loop answers for: with these in `extra` its budgets would not hold, or the answer could not be read.
@@ -61,119 +65,156 @@ impl OpenAi {
     }
 
     fn body(&self, request: &Request<'_>) -> Vec<u8> {
-        let mut json = JsonWriter::with_capacity(body_bytes(request));
-        json.raw("{");
-        json.string_field("model", &self.model_id);
-        json.field("messages");
-        json.raw("[");
-        if let Some(system) = request.system.filter(|system| !system.is_empty()) {
-            json.raw(r#"{"role":"system""#);
-            json.string_field("content", system);
-            json.raw("}");
-        }
+        let mut messages = Vec::with_capacity(request.messages.len() + 1);
+        let system = request.system.filter(|system| !system.is_empty());
+        messages.extend(system.map(|system| SentMessage::of("system", Some(system.into()))));
         for message in request.messages {
             match message.role {
-                Role::User => write_user(&mut json, message),
-                Role::Assistant => self.write_assistant(&mut json, message),
+                Role::User => messages.extend(of_user(message)),
+                Role::Assistant => messages.extend(self.of_assistant(message)),
             }
         }
-        json.raw("]");
-        if !request.tools.is_empty() {
-            json.field("tools");
-            json.raw("[");
-            for tool in request.tools {
-                json.next();
-                json.raw(r#"{"type":"function","function":{"#);
-                json.string_field("name", &tool.name);
-                json.string_field("description", &tool.description);
-                json.field("parameters");
-                json.value(&tool.input_schema);
-                json.raw("}}");
-            }
-            json.raw("]");
-        }
-        json.field(&self.max_tokens_field);
-        json.value(&request.max_tokens);
-        json.field("stream");
-        json.value(&self.streaming);
-        if self.streaming && !self.extra.contains_key("stream_options") {
-            json.field("stream_options");
-            json.raw(r#"{"include_usage":true}"#);
-        }
-        if let Some(temperature) = self.temperature
-            && !self.extra.contains_key("temperature")
-        {
-            json.field("temperature");
-            json.value(&temperature);
-        }
-        // A server that refuses a field of ours is spared it with `field = false`.
-        for (name, value) in self.extra.iter().filter(|(name, value)| *name != "stream_options" || value.is_object()) {
-            json.field(name);
-            json.value(value);
-        }
-        json.raw("}");
-        json.into_bytes()
+        let body = Body {
+            model: &self.model_id,
+            messages,
+            tools: request.tools.iter().map(SentTool::of).collect(),
+            max_tokens: BTreeMap::from([(self.max_tokens_field.as_str(), request.max_tokens)]),
+            stream: self.streaming,
+            stream_options: (self.streaming && !self.extra.contains_key(STREAM_OPTIONS)).then_some(StreamOptions { include_usage: true }),
+            temperature: self.temperature.filter(|_| !self.extra.contains_key("temperature")),
+            extra: Extra(&self.extra),
+        };
+        bytes_of(&body, body_bytes(request))
     }
 
-    fn write_assistant(&self, json: &mut JsonWriter, message: &Message) {
-        let has_text = texts(message).next().is_some();
-        let has_calls = message.tool_calls().next().is_some();
-        if !has_text && !has_calls {
-            return;
+    fn of_assistant<'a>(&self, message: &'a Message) -> Option<SentMessage<'a>> {
+        let content = texts(message).next().map(|_| joined(texts(message)));
+        let tool_calls: Vec<SentCall<'_>> = message.tool_calls().map(SentCall::of).collect();
+        if content.is_none() && tool_calls.is_empty() {
+            return None;
         }
-        json.next();
-        json.raw(r#"{"role":"assistant","content":"#);
-        if has_text {
-            json.joined(texts(message));
-        } else {
-            json.raw("null");
-        }
-        if has_calls {
-            if self.sends_thoughts {
-                json.field("reasoning_content");
-                json.joined(message.content.iter().filter_map(thought));
-            }
-            json.field("tool_calls");
-            json.raw("[");
-            for call in message.tool_calls() {
-                write_call(json, call);
-            }
-            json.raw("]");
-        }
-        json.raw("}");
+        let thoughts = || joined(message.content.iter().filter_map(thought));
+        let reasoning_content = (self.sends_thoughts && !tool_calls.is_empty()).then(thoughts);
+        Some(SentMessage { reasoning_content, tool_calls, ..SentMessage::of("assistant", content) })
+    }
+}
+
+const FUNCTION: &str = "function";
+const STREAM_OPTIONS: &str = "stream_options";
+
+/// What is sent, in the order in which it is. Nothing of the conversation is copied for it.
+#[derive(Serialize)]
+struct Body<'a> {
+    model: &'a str,
+    messages: Vec<SentMessage<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tools: Vec<SentTool<'a>>,
+    /// Servers have names of their own for it.
+    #[serde(flatten)]
+    max_tokens: BTreeMap<&'a str, u32>,
+    stream: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream_options: Option<StreamOptions>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    temperature: Option<f64>,
+    #[serde(flatten)]
+    extra: Extra<'a>,
+}
+
+#[derive(Serialize)]
+struct StreamOptions {
+    include_usage: bool,
+}
+
+/// A server that refuses a field of ours is spared it with `field = false`.
+struct Extra<'a>(&'a Map<String, Value>);
+
+impl Serialize for Extra<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().filter(|(name, value)| *name != STREAM_OPTIONS || value.is_object()))
+    }
+}
+
+#[derive(Serialize)]
+struct SentTool<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: SentSpec<'a>,
+}
+
+impl<'a> SentTool<'a> {
+    fn of(tool: &'a ToolSpec) -> Self {
+        let function = SentSpec { name: &tool.name, description: &tool.description, parameters: &tool.input_schema };
+        Self { kind: FUNCTION, function }
+    }
+}
+
+#[derive(Serialize)]
+struct SentSpec<'a> {
+    name: &'a str,
+    description: &'a str,
+    parameters: &'a Value,
+}
+
+#[derive(Serialize)]
+struct SentMessage<'a> {
+    role: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_call_id: Option<&'a str>,
+    /// Null where there are only calls.
+    content: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<SentCall<'a>>,
+}
+
+impl<'a> SentMessage<'a> {
+    fn of(role: &'static str, content: Option<Cow<'a, str>>) -> Self {
+        Self { role, tool_call_id: None, content, reasoning_content: None, tool_calls: Vec::new() }
+    }
+}
+
+#[derive(Serialize)]
+struct SentCall<'a> {
+    id: &'a str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: CalledFunction<'a>,
+}
+
+#[derive(Serialize)]
+struct CalledFunction<'a> {
+    name: &'a str,
+    arguments: &'a str,
+}
+
+impl<'a> SentCall<'a> {
+    fn of(call: &'a ToolCall) -> Self {
+        let function = CalledFunction { name: &call.name, arguments: object_or_empty(&call.arguments).get() };
+        Self { id: &call.id, kind: FUNCTION, function }
     }
 }
 
 /// Results first, each as a message of its own, as every call must be answered before anything else is said.
-fn write_user(json: &mut JsonWriter, message: &Message) {
-    for block in &message.content {
-        match block {
-            Block::ToolResult(result) => {
-                json.next();
-                json.raw(r#"{"role":"tool""#);
-                json.string_field("tool_call_id", &result.id);
-                json.string_field("content", &result.text);
-                json.raw("}");
-            }
-            Block::Text { .. } | Block::Thinking { .. } | Block::ToolCall(_) | Block::Opaque { .. } => {}
+fn of_user(message: &Message) -> impl Iterator<Item = SentMessage<'_>> {
+    let results = message.content.iter().filter_map(|block| match block {
+        Block::ToolResult(result) => {
+            Some(SentMessage { tool_call_id: Some(&result.id), ..SentMessage::of("tool", Some(result.text.as_str().into())) })
         }
-    }
-    if texts(message).next().is_some() {
-        json.next();
-        json.raw(r#"{"role":"user","content":"#);
-        json.joined(texts(message));
-        json.raw("}");
-    }
+        Block::Text { .. } | Block::Thinking { .. } | Block::ToolCall(_) | Block::Opaque { .. } => None,
+    });
+    let said = texts(message).next().map(|_| SentMessage::of("user", Some(joined(texts(message)))));
+    results.chain(said)
 }
 
-fn write_call(json: &mut JsonWriter, call: &ToolCall) {
-    json.next();
-    json.raw("{");
-    json.string_field("id", &call.id);
-    json.raw(r#","type":"function","function":{"#);
-    json.string_field("name", &call.name);
-    json.string_field("arguments", object_or_empty(&call.arguments));
-    json.raw("}}");
+/// Several texts as one, an empty line between them.
+fn joined<'a>(mut texts: impl Iterator<Item = &'a str>) -> Cow<'a, str> {
+    let first = texts.next().unwrap_or_default();
+    match texts.next() {
+        None => first.into(),
+        Some(second) => [first, second].into_iter().chain(texts).collect::<Vec<_>>().join("\n\n").into(),
+    }
 }
 
 fn texts(message: &Message) -> impl Iterator<Item = &str> {

@@ -15,7 +15,7 @@ use clap::Args;
 use owo_colors::OwoColorize;
 use runguard_core::money::NanoDollars;
 use runguard_core::nearest;
-use runguard_core::text::grouped;
+use runguard_core::text::{grouped, times};
 use runguard_core::{Span, Timestamp};
 use runguard_engine::KeyRing;
 use runguard_engine::clock::system_now;
@@ -550,10 +550,6 @@ fn percent(part: u64, whole: u64) -> String {
 
 fn dollars(price: NanoDollars, operations: u64) -> String {
     price.checked_mul(operations).map_or_else(|| "a lot".to_owned(), |sum| format!("${:.2}", sum.as_dollars()))
-}
-
-fn times(count: u64) -> String {
-    if count == 1 { "once".to_owned() } else { format!("{count} times") }
 }
 
 /// Only where a person sits before a desktop.

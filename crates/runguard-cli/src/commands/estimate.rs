@@ -293,7 +293,7 @@ impl Estimate {
                 .collect();
             return output::json(&json!({ "examples": all }));
         }
-        let mut table = output::table(&["example", "what", "the page says", "right"]);
+        let mut table = output::table(&["example", "what", "published", "right"]);
         for example in all_examples() {
             for figure in (example.figures)() {
                 let said = figure.document.map(grouped).unwrap_or_default();
@@ -302,7 +302,7 @@ impl Estimate {
             }
         }
         output::show(&table)?;
-        output::prose("(!) the page has miscounted; `runguard estimate --example NAME` says where")
+        output::prose("(!) it was miscounted; `runguard estimate --example NAME` says where")
     }
 }
 
@@ -427,11 +427,11 @@ fn dollars_at(decimals: u32, row: [NanoDollars; 3]) -> [String; 3] {
 }
 
 fn figures(example: &Example) -> Result<(), Failure> {
-    output::prose(&format!("\n{}: {}", example.page, example.about))?;
+    output::prose(&format!("\n{}: {}", example.source, example.about))?;
     for Figure { what, document, right, note } in (example.figures)() {
         let said = match document {
-            Some(document) if document == right => format!("{}, as the page says", grouped(right)),
-            Some(document) => format!("{}; the page says {}", grouped(right), grouped(document)),
+            Some(document) if document == right => format!("{}, as published", grouped(right)),
+            Some(document) => format!("{}; published: {}", grouped(right), grouped(document)),
             None => grouped(right),
         };
         let note = if note.is_empty() { String::new() } else { format!(" ({note})") };
@@ -492,7 +492,8 @@ fn with_example(mut value: Value, example: &Example) -> Value {
             json!({"what": figure.what, "document": figure.document, "right": figure.right, "agrees": figure.agrees(), "note": figure.note})
         })
         .collect();
-    value["example"] = json!({"name": example.name, "page": example.page, "about": example.about, "figures": figures});
+    value["example"] =
+        json!({"name": example.name, "page": example.source, "source": example.source, "about": example.about, "figures": figures});
     value
 }
 

@@ -89,12 +89,8 @@ fn failure(error: KeyError) -> Failure {
 fn shown(record: &KeyRecord) -> serde_json::Value {
     json!({
         "id": record.id, "name": record.name, "tenant": record.tenant, "all_tenants": record.reach() == Reach::AllTenants, "roles": record.roles, "always_200": record.always_200,
-        "created_at": output_time(record.created_at_ms), "revoked_at": record.revoked_at_ms.map(output_time),
+        "created_at": output::seconds_text(record.created_at_ms), "revoked_at": record.revoked_at_ms.map(output::seconds_text),
     })
-}
-
-fn output_time(millis: i64) -> String {
-    jiff::Timestamp::from_millisecond(millis).map_or_else(|_| millis.to_string(), |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
 /// What a key may reach, from what was said of it.
@@ -188,8 +184,8 @@ impl Key {
                         }),
                         Cell::new(roles.join(", ")),
                         Cell::new(if record.always_200 { "yes" } else { "" }),
-                        Cell::new(output::time(&output_time(record.created_at_ms).into())),
-                        Cell::new(record.revoked_at_ms.map(|at| output::time(&output_time(at).into())).unwrap_or_default())
+                        Cell::new(output::time(&output::seconds_text(record.created_at_ms).into())),
+                        Cell::new(record.revoked_at_ms.map(|at| output::time(&output::seconds_text(at).into())).unwrap_or_default())
                             .color(crate::table::Color::Red),
                     ]);
                 }

@@ -11,7 +11,7 @@ use crate::limits::{InvalidSetting, fraction, lasting, setters, within};
 use crate::reason::Reason;
 use crate::text::times;
 use crate::time::{Span, Timestamp};
-use crate::window::{Slots, forget_earliest};
+use crate::window::{Units, forget_earliest};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -216,7 +216,7 @@ struct Sample {
 pub struct Circuit {
     phase_state: PhaseState,
     generation: u32,
-    failures: Slots,
+    failures: Units,
     samples: Vec<Sample>,
     retrips: u32,
     forced: Option<Forced>,
@@ -226,7 +226,7 @@ pub struct Circuit {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Caller {
     /// Since the last success.
-    attempts: Slots,
+    attempts: Units,
     /// The generation of the last permit.
     admitted: Option<u32>,
 }
@@ -493,7 +493,7 @@ pub struct CircuitView {
 
 impl Caller {
     /// Attempts since the last success.
-    pub fn attempts(&self) -> &Slots {
+    pub fn attempts(&self) -> &Units {
         &self.attempts
     }
 

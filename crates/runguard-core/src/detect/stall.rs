@@ -87,6 +87,11 @@ impl Verdict {
         }
     }
 
+    /// The rule by which the call is not let through, if one says so. A run that makes it all the same is ended: whoever judges runs goes by this.
+    pub fn refuses(&self) -> Option<StallRule> {
+        self.rule.filter(|_| self.rung >= Rung::Block)
+    }
+
     /// What is wrong and what to do, in sentences.
     pub fn sentences(&self) -> String {
         let advice = match self.rung {

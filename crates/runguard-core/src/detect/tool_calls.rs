@@ -41,7 +41,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Tools a turn remembers; of more, the one that was not called for longest is forgotten.
 pub const MOST_TOOLS: usize = 256;
 /// Longest name of a tool, in characters.
-pub const LONGEST_NAME: usize = 256;
+pub const LONGEST_NAME: usize = crate::limits::MAX_ID_CHARS;
 
 /// How a call that ran ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,6 +2,7 @@
 
 use super::nano_dollars;
 use crate::reason::Reason;
+use crate::text::capitalised;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -205,7 +206,18 @@ impl fmt::Display for BudgetExceeded {
     }
 }
 
-fn capitalised(text: &str) -> String {
-    let first = text.chars().next().map_or(0, char::len_utf8);
-    text[..first].to_uppercase() + &text[first..]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::without_advice;
+
+    #[test]
+    fn what_stands_against_it_is_found_again_whatever_the_name_has_in_it() {
+        for (unit, renews_at) in [(Unit::Usd, None), (Unit::Tokens, Some(Timestamp::ZERO)), (Unit::Calls, None)] {
+            let level = Level::Scope(0);
+            let exceeded = BudgetExceeded { unit, level, spent: 3, reserved: 2, asked: 9, limit: 7, renews_at };
+            let whose = "budget of the team 'a. b. c'";
+            assert_eq!(without_advice(&exceeded.sentences_of(whose)), format!("The {}", exceeded.what(whose)));
+        }
+    }
 }

@@ -41,8 +41,8 @@ pub struct ModelQuestion<'a> {
     pub may_fall_back: bool,
 }
 
-/// More answers than any provider gives to one question: it says itself what is wrong with asking for so many.
-const MOST_CHOICES: u64 = 10_000;
+/// No more answers to one question are priced: the provider says itself what is wrong with asking for so many.
+const MOST_PRICED_CHOICES: u64 = 10_000;
 
 impl ModelQuestion<'_> {
     fn longest(&self) -> u64 {
@@ -51,7 +51,7 @@ impl ModelQuestion<'_> {
 
     /// What is written when each answer is so long.
     fn written(&self, output: u64) -> u64 {
-        output.saturating_mul(self.choices.clamp(1, MOST_CHOICES))
+        output.saturating_mul(self.choices.clamp(1, MOST_PRICED_CHOICES))
     }
 
     fn at_most(&self) -> Usage {
@@ -95,7 +95,7 @@ impl Pending {
         };
         let longest = asked.longest();
         // An answer to a long prompt has the price of that prompt's size.
-        let parts = cost_of(asked.usual(0)).zip(cost_of(asked.usual(longest))).map(|(prompt, all)| (prompt, beyond(all, prompt)));
+        let parts = cost_of(asked.usual(0)).zip(cost_of(asked.usual(longest))).map(|(prompt, all)| (prompt, all.minus(prompt)));
         Self {
             model: asked.model.to_owned(),
             prompt: asked.prompt,
@@ -155,11 +155,6 @@ impl Ask {
             pending.shortest = tokens;
         }
     }
-}
-
-/// What one cost has beyond a part of it.
-fn beyond(all: Cost, part: Cost) -> Cost {
-    Cost { usd: nano_dollars(nanos(all.usd).saturating_sub(nanos(part.usd))), tokens: all.tokens.saturating_sub(part.tokens) }
 }
 
 fn nanos(usd: NanoDollars) -> u64 {
@@ -382,7 +377,7 @@ impl Run {
             HeldMoney::Nothing => Progress::Done,
             HeldMoney::InProcess(reservation) => {
                 let budget = reservation.budget().clone();
-                let is_priced = unknown.is_none() || budget.remaining().usd.is_none();
+                let is_priced = unknown.is_none() || !budget.needs_prices();
                 // Dearer than its bound is no end while something is left: others may give back what they have set aside.
                 let settled = reservation.commit(paid).or_else(|_| budget.used_up().map_or(Ok(()), Err));
                 let settled = self.spent(settled);

@@ -44,7 +44,7 @@ pub enum What {
 impl Trip {
     /// A stall that ends the run, whichever rung it has climbed: a call that must not be made again ends a run that makes it.
     pub(super) fn stalled(verdict: Verdict, tool: &str) -> Option<Self> {
-        let rule = verdict.rule.filter(|_| verdict.rung >= Rung::Block)?;
+        let rule = verdict.refuses()?;
         let message = Verdict { rung: Rung::Stop, ..verdict }.sentences();
         let what = What::Stall { rule: Some(rule), count: verdict.count, nudge: verdict.nudge(tool) };
         Some(Self { reason: rule.reason().code().into(), message, what })

@@ -7,7 +7,8 @@
 //! The file can be lost: then alerts begin at the end of the log, because old news is no alert.
 
 use super::shown::ShownMessage;
-use super::targets::{AlertMessage, TargetKind, time_text};
+use super::targets::{AlertMessage, TargetKind};
+use crate::clock::time_text;
 use crate::erasure::Gone;
 use runguard_core::notice::AlertState;
 use runguard_insight::alert::{Alert, Rule, State};

@@ -1,8 +1,9 @@
 //! The alerts as the API shows them, and what of them a caller may see.
 
 use super::outbox::{MOST_QUEUED, Outbox, OutboxError, Status};
-use super::targets::{TargetKind, time_text};
+use super::targets::TargetKind;
 use super::{AlertSettings, Alerts};
+use crate::clock::time_text;
 use crate::engine::Engine;
 use crate::keys::Caller;
 use runguard_core::notice::{AlertState, Severity};

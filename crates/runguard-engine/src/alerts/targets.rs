@@ -7,6 +7,7 @@
 mod email;
 
 use super::shown::ShownAlert;
+use crate::clock::time_text;
 use crate::settings::shown_variable;
 use email::{MOST_RECEIVERS, Mailbox, Server, is_address};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -512,10 +513,6 @@ fn signature(key: &[u8], signed: &[u8]) -> String {
     let Ok(mut mac) = hmac::Hmac::<sha2::Sha256>::new_from_slice(key) else { return String::new() };
     mac.update(signed);
     base64::engine::general_purpose::STANDARD.encode(mac.finalize().into_bytes())
-}
-
-pub(super) fn time_text(millis: i64) -> String {
-    jiff::Timestamp::from_millisecond(millis).map_or_else(|_| millis.to_string(), |at| at.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string())
 }
 
 /// What people are told of an alert.

@@ -1,6 +1,6 @@
 //! Model calls that a door passed on, in the words of the conventions for generative AI: what their spans say, and their metrics.
 
-use super::text;
+use super::{text, whole};
 use runguard_guards::input::PassedCall;
 use runguard_guards::logged::Spending;
 use serde_json::{Value, json};
@@ -16,11 +16,7 @@ const SECOND_BOUNDS: [f64; 14] = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28
 
 /// The call that a row settles, if it settles one that was passed on.
 pub(super) fn settled<'a>(spending: &'a Spending<'_>) -> Option<&'a PassedCall> {
-    spending.call.as_ref().filter(|call| spending.is_spent && !call.operation.is_empty())
-}
-
-fn whole(key: &str, value: u64) -> Value {
-    json!({"key": key, "value": {"intValue": value.to_string()}})
+    spending.call.as_ref().filter(|call| spending.is_spent() && !call.operation.is_empty())
 }
 
 fn named(call: &PassedCall, model: &str) -> Vec<Value> {

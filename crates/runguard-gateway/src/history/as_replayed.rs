@@ -3,7 +3,7 @@
 use super::{Before, steps};
 use crate::api::Api;
 use crate::members::Members;
-use runguard_core::detect::stall::VolatileResults;
+use runguard_core::detect::stall::{VolatileResults, says_error};
 use runguard_core::text::StoreText;
 use runguard_core::time::Timestamp;
 use runguard_guards::answer;
@@ -18,8 +18,106 @@ use serde_json::{Value, json};
 /// How many rounds of calls it makes until it is refused, and the rule.
 type Ended = Option<(usize, String)>;
 
+/// The interface a conversation is told in.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Told {
+    Chat,
+    Messages,
+    Responses,
+    Converse,
+}
+
+impl Told {
+    fn api(self) -> Api {
+        match self {
+            Self::Chat => Api::Chat,
+            Self::Messages => Api::Messages,
+            Self::Responses => Api::Responses,
+            Self::Converse => Api::Converse,
+        }
+    }
+
+    fn body(self, messages: &[Value], flags: bool) -> Value {
+        let told = self.told(messages, flags);
+        if self == Self::Responses { json!({"input": told}) } else { json!({"messages": told}) }
+    }
+
+    /// A chat in the words of the interface. It says what failed where it can; or it leaves that out, and tells calls in all of its ways.
+    fn told(self, messages: &[Value], flags: bool) -> Vec<Value> {
+        let mut told: Vec<Value> = Vec::new();
+        let mut results: Vec<Value> = Vec::new();
+        for message in messages {
+            let (role, content) = (&message["role"], &message["content"]);
+            if role == "tool" && matches!(self, Self::Messages | Self::Converse) {
+                results.push(self.result(message, flags));
+                continue;
+            }
+            if !results.is_empty() {
+                told.push(json!({"role": "user", "content": std::mem::take(&mut results)}));
+            }
+            match self {
+                Self::Responses if role == "tool" => told.push(self.result(message, flags)),
+                Self::Responses => {
+                    told.extend((!content.is_null()).then(|| json!({"type": "message", "role": role, "content": content})));
+                    told.extend(self.calls(message, flags));
+                }
+                Self::Messages | Self::Converse if content.is_null() => {
+                    told.push(json!({"role": role, "content": self.calls(message, flags)}));
+                }
+                Self::Chat | Self::Messages => told.push(message.clone()),
+                Self::Converse => told.push(json!({"role": role, "content": [{"text": content}]})),
+            }
+        }
+        if !results.is_empty() {
+            told.push(json!({"role": "user", "content": results}));
+        }
+        told
+    }
+
+    fn calls(self, message: &Value, flags: bool) -> Vec<Value> {
+        let calls = message["tool_calls"].as_array().into_iter().flatten();
+        let told = calls.map(|call| {
+            let (id, name, arguments) = (&call["id"], &call["function"]["name"], call["function"]["arguments"].as_str().unwrap());
+            let input: Value = serde_json::from_str(arguments).unwrap();
+            match self {
+                Self::Chat => call.clone(),
+                Self::Messages => json!({"type": "tool_use", "id": id, "name": name, "input": input}),
+                Self::Converse => json!({"toolUse": {"toolUseId": id, "name": name, "input": input}}),
+                // As the tools of the provider's that callers run.
+                Self::Responses if !flags && name == "bash" => json!({"type": "local_shell_call", "call_id": id, "action": input}),
+                Self::Responses if !flags && name == "write_file" => json!({"type": "apply_patch_call", "call_id": id, "operation": input}),
+                Self::Responses if !flags && name == "search" => {
+                    json!({"type": "custom_tool_call", "call_id": id, "name": name, "input": arguments})
+                }
+                Self::Responses => json!({"type": "function_call", "call_id": id, "name": name, "arguments": arguments}),
+            }
+        });
+        told.collect()
+    }
+
+    fn result(self, message: &Value, flags: bool) -> Value {
+        let (id, content) = (&message["tool_call_id"], message["content"].as_str().unwrap());
+        let failed = says_error(content);
+        match (self, flags) {
+            (Self::Chat, _) => message.clone(),
+            // Parts are lines of their own, by whomever they are read.
+            (Self::Messages, true) => {
+                let parts = [json!({"type": "text", "text": content}), json!({"type": "text", "text": "(end)"})];
+                json!({"type": "tool_result", "tool_use_id": id, "content": parts, "is_error": failed})
+            }
+            (Self::Messages, false) => json!({"type": "tool_result", "tool_use_id": id, "content": content}),
+            (Self::Converse, true) => {
+                let status = if failed { "error" } else { "success" };
+                json!({"toolResult": {"toolUseId": id, "content": [{"text": content}], "status": status}})
+            }
+            (Self::Converse, false) => json!({"toolResult": {"toolUseId": id, "content": [{"text": content}]}}),
+            (Self::Responses, _) => json!({"type": "function_call_output", "call_id": id, "output": content}),
+        }
+    }
+}
+
 /// As the gateway judges it: asked before each answer of the model, and after the last.
-fn live(messages: &[Value]) -> Ended {
+fn live(messages: &[Value], told_in: Told, flags: bool) -> Ended {
     let route = ROUTES.iter().find(|route| route.path == "/guard/agent-run").unwrap();
     let policy = Policy::build(&Tree::new(), &["guards"]).unwrap();
     let mut state: Option<Vec<u8>> = None;
@@ -30,8 +128,8 @@ fn live(messages: &[Value]) -> Ended {
         if !is_asked {
             continue;
         }
-        let body = json!({"messages": messages[..end]}).to_string();
-        let told = steps(Api::Chat, &Members::read(body.as_bytes()).unwrap(), Before::default(), VolatileResults::NONE);
+        let body = told_in.body(&messages[..end], flags).to_string();
+        let told = steps(told_in.api(), &Members::read(body.as_bytes()).unwrap(), Before::default(), VolatileResults::NONE);
         let asked = json!({"session_id": "r", "steps": told, "whole": true}).to_string();
         let operation = (route.read)(&Input::read(asked.as_bytes(), route.fields).unwrap());
         let moment = Moment { now: Timestamp::from_millis(0), decision_id: "", store_text: StoreText::None, long_runs: None };
@@ -50,11 +148,11 @@ fn live(messages: &[Value]) -> Ended {
     None
 }
 
-fn replayed(messages: &[Value]) -> Ended {
+fn replayed(messages: &[Value], told_in: Told, flags: bool) -> Ended {
     let file = tempfile::NamedTempFile::with_suffix(".json").unwrap();
-    std::fs::write(file.path(), Value::from(messages).to_string()).unwrap();
+    std::fs::write(file.path(), Value::from(told_in.told(messages, flags)).to_string()).unwrap();
     let runs: Vec<_> = format::open(file.path(), None, Detail::FINGERPRINTS).unwrap().collect();
-    let [Ok(run)] = &runs[..] else { panic!("{runs:?}") };
+    let [Ok(run)] = &runs[..] else { panic!("{told_in:?}: {runs:?}") };
     let guards = Guards::new(Presets::default(), &Tree::new(), &[Watched::Stall], Caps::default()).unwrap();
     let (at, cause) = guards.watch().run(run).ended?;
     let calls = run.steps[..=at].iter().filter(|step| step.kind == Kind::Call);
@@ -130,6 +228,10 @@ fn the_gateway_and_replay_say_the_same_of_a_conversation() {
         ),
     ];
     for (name, messages, expected) in conversations {
-        assert_eq!((live(&messages), replayed(&messages)), (expected.clone(), expected), "{name}");
+        for told_in in [Told::Chat, Told::Messages, Told::Responses, Told::Converse] {
+            let ended = (live(&messages, told_in, true), replayed(&messages, told_in, true));
+            assert_eq!(ended, (expected.clone(), expected.clone()), "{name}, {told_in:?}");
+            assert_eq!(live(&messages, told_in, false), replayed(&messages, told_in, false), "{name}, {told_in:?} otherwise");
+        }
     }
 }

@@ -8,7 +8,7 @@ use super::{
     Ruling, RulingOf, Slot, Stored, decode, encode, says,
 };
 use crate::answer::Facts;
-use crate::input::{Field, Input, Kind};
+use crate::input::{Field, Input, Kind, MAX_ID_CHARS};
 use crate::logged::{self, Doubts, EachByItself, Logged, Retold, Terms, Traced, Traces};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
 use runguard_core::detect::actions::Action;
@@ -189,7 +189,7 @@ struct ActionCall {
 
 impl ActionCall {
     fn read(input: &Input<'_>) -> Self {
-        let part = |name: &str| runguard_core::text::cut(&input.text(name), 256).to_owned();
+        let part = |name: &str| runguard_core::text::cut(&input.text(name), MAX_ID_CHARS).to_owned();
         // What is nested too deep to be read is compared as it is written.
         let json = |name: &str| {
             let given = input.json(name)?;

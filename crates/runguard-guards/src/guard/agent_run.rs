@@ -17,7 +17,7 @@ use super::{
     Ruling, RulingOf, Slot, Stored, changes, encode, says,
 };
 use crate::answer::{Answer, Facts};
-use crate::input::{Field, Input, Kind, PassedCall, SentStep};
+use crate::input::{Field, Input, Kind, MAX_ID_CHARS, PassedCall, SentStep};
 use crate::lengths::{SoFar, what_is_long};
 use crate::logged::{self, Doubts, EachByItself, Logged, Retold, RunSeen, Shows, Terms};
 use crate::policy::{GuardSettings, Mode, Policy, Section, Setting, Tree, merge};
@@ -554,7 +554,7 @@ impl Request {
     fn read(input: &Input<'_>) -> Self {
         Self {
             session_id: input.text("session_id"),
-            model: runguard_core::text::cut(&input.text("model"), 256).to_owned(),
+            model: runguard_core::text::cut(&input.text("model"), MAX_ID_CHARS).to_owned(),
             steps: input.steps("steps").iter().map(ToldStep::of).collect(),
             is_whole: input.flag("whole"),
             tokens: input.whole("tokens").unwrap_or(0),
@@ -737,7 +737,7 @@ impl Decide for Request {
         }
         (found.so_far, enforced.so_far) = (SoFar::of(&after.calls, long), SoFar::of(&after.calls, long));
         let finding = |found: Judgement| {
-            let rule = found.verdict.rule.filter(|_| found.verdict.rung >= Rung::Block)?;
+            let rule = found.verdict.refuses()?;
             let stopped = Stopped { at: moment.now, rule, count: found.verdict.count, tool: found.tool.clone() };
             let until = Some(stopped.at.plus(settings.rest));
             let events = events.iter().cloned().chain([Event::Stopped(stopped)]).collect();

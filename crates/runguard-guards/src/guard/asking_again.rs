@@ -9,7 +9,7 @@ use crate::pattern::Pattern;
 use crate::policy::{SettingsProblem, VisitPattern};
 use runguard_core::reason::Reason;
 use runguard_core::time::{Span, Timestamp};
-use runguard_core::window::Slots;
+use runguard_core::window::Units;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ pub(super) fn each_pattern(patterns: &mut Patterns, visit: &mut VisitPattern<'_>
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct State {
-    asked: Slots,
+    asked: Units,
 }
 stored_in_one_part!(State);
 

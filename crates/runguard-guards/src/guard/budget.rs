@@ -29,7 +29,7 @@ pub use self::answer::{Block, Pass};
 pub use self::figures::{BudgetFigures, Watched};
 use self::path::OnPath;
 pub use self::request::Request;
-use self::routes::Act;
+use self::routes::route_of;
 pub use self::routes::{CHECK_ROUTE, COMMIT_ROUTE, RECORD_ROUTE, RELEASE_ROUTE, RESERVE_ROUTE};
 use self::row::LoggedInput;
 use self::scopes::Drawn;
@@ -43,7 +43,7 @@ use super::{
 use crate::answer::{Answer, Facts};
 use crate::logged;
 use crate::policy::{Policy, Section};
-use runguard_core::ledger::{Account, Cost, Entry, MAX_STORED_KEYS, first_of};
+use runguard_core::ledger::{Account, Act, Cost, Entry, MAX_STORED_KEYS, first_of};
 use runguard_core::reason::Reason;
 use runguard_core::text::StoreText;
 use runguard_core::time::Timestamp;
@@ -146,7 +146,7 @@ impl Guard for Budget {
 
 impl GuardRequest for Request {
     fn route(&self) -> &'static Route {
-        self.act.route()
+        route_of(self.act)
     }
 
     fn session_id(&self) -> &str {
@@ -222,13 +222,12 @@ impl Decide for Request {
         let events = self.events(settings, &before, began, cost, moment);
         let counted = || if happened { events.clone() } else { Vec::new() };
         // Tokens need no price: it matters only where dollars are limited.
-        if let Some(unknown) = unpriced
-            && before.iter().any(|on_path| on_path.limits.usd.is_some())
-        {
+        let needs_prices = before.iter().any(|on_path| on_path.limits.usd.is_some());
+        if let Some(unknown) = unpriced.filter(|_| needs_prices) {
             findings.push(Finding { events: counted(), ..Finding::new(Reason::UnknownModel, Block::Model(unknown), None) });
         }
         let unmetered = self.call.as_ref().map(|call| &call.unmetered).filter(|what| self.act == Act::Reserve && !what.is_empty());
-        if let Some(what) = unmetered.filter(|_| before.iter().any(|on_path| on_path.limits.usd.is_some())) {
+        if let Some(what) = unmetered.filter(|_| needs_prices) {
             findings.push(Finding::new(Reason::NotMetered, Block::NotMetered(what.clone()), None));
         }
         let mut after = before.clone();
@@ -257,7 +256,7 @@ impl Decide for Request {
         let remaining_usd = room().filter_map(|(usd, _)| usd).min();
         let pass = Pass {
             reservation_id: (self.act == Act::Reserve).then(|| moment.decision_id.to_owned()),
-            known: matches!(self.act, Act::Commit | Act::Release).then_some(lease.is_some()),
+            known: self.act.settles().then_some(lease.is_some()),
             cost,
             spent: own.spent(now),
             reserved: own.reserved(now),

@@ -19,7 +19,7 @@ use runguard_core::reason::{GuardName, Reason};
 use runguard_core::row::RowRef;
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
-use runguard_core::window::Slots;
+use runguard_core::window::Units;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -191,8 +191,8 @@ impl GuardSettings for Settings {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    attempts: Slots,
-    hints: Slots,
+    attempts: Units,
+    hints: Units,
 }
 stored_in_one_part!(State);
 

@@ -10,12 +10,12 @@ use super::{
     RulingOf, Slot, says, stored_in_one_part,
 };
 use crate::answer::Facts;
-use crate::input::{Field, Input, Kind};
+use crate::input::{Field, Input, Kind, MAX_ID_CHARS};
 use crate::lengths::{SoFar, what_is_long};
 use crate::logged::{self, Doubt, Doubts, EachByItself, Logged, Retold, Shows, Terms, Traced, Traces};
 use crate::policy::{GuardSettings, Mode, Policy, Section, Setting};
 use runguard_core::detect::stall::{
-    CallEffect, Ladder, Long, Outcome, Rung, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint,
+    CallEffect, Ladder, Long, Outcome, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint,
 };
 use runguard_core::fingerprint;
 use runguard_core::limits::InvalidSetting;
@@ -352,7 +352,7 @@ impl Request {
         };
         Self {
             session_id: input.text("session_id"),
-            tool: runguard_core::text::cut(&tool, 256).to_owned(),
+            tool: runguard_core::text::cut(&tool, MAX_ID_CHARS).to_owned(),
             what,
             error,
             texts,
@@ -492,7 +492,7 @@ impl Decide for Request {
         let verdicts = events.iter().map(|event| event.judged(thresholds, &mut run)).last().unwrap_or_default();
         let so_far = SoFar::of(&run, long);
         let finding = |verdict: Verdict| {
-            let rule = verdict.rule.filter(|_| verdict.rung >= Rung::Block)?;
+            let rule = verdict.refuses()?;
             Some(Finding { events: events.clone(), ..Finding::new(rule.reason(), Judgement { verdict, so_far }, None) })
         };
         Ruling { findings: verdicts.each().filter_map(finding).collect(), pass: Judgement { verdict: verdicts.all, so_far }, events }

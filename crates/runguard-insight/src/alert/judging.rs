@@ -7,7 +7,7 @@ use runguard_core::calendar::Period;
 use runguard_core::notice::{AlertState, Severity};
 use runguard_core::reason::Reason;
 use runguard_core::row::{Kind, Outcome, RowRef};
-use runguard_core::time::{Span, Timestamp};
+use runguard_core::time::{DAY_MILLIS, Span, Timestamp};
 use runguard_guards::guard::GuardEntry;
 use runguard_guards::logged::{self, Account, Failing, Nearest, Shows, Turned};
 use xxhash_rust::xxh3::xxh3_128;
@@ -17,7 +17,6 @@ const PARTS: i64 = 20;
 /// Days before today that a spike is compared with, and how many of them must be known.
 const SPIKE_DAYS: usize = 7;
 const SPIKE_KNOWN_DAYS: i64 = 3;
-const DAY_MILLIS: i64 = 86_400_000;
 
 /// One trouble of one rule.
 fn dedup_key(rule: &str, parts: &[&str]) -> String {

@@ -131,7 +131,7 @@ fn spent(given: &TokenLoop, steps: u64, price: &Price) -> Result<Tokens, Invalid
     Ok(sum)
 }
 
-const PAGE: &str = "Bedrock agents circuit breaker";
+const SOURCE: &str = "Bedrock agents circuit breaker";
 const SONNET: &str = "anthropic.claude-3-7-sonnet-20250219-v1:0";
 const LLAMA: &str = "meta.llama3-1-70b-instruct-v1:0";
 const HAIKU: &str = "anthropic.claude-3-5-haiku-20241022-v1:0";
@@ -171,12 +171,12 @@ fn said(what: &'static str, document: u64, right: u64, note: &'static str) -> Fi
     Figure { what, document: Some(document), right, note }
 }
 
-/// Worked examples of a page that counts in tokens, each with its loop.
+/// Published examples that count in tokens, each with its loop.
 pub static TOKEN_EXAMPLES: &[(Example, fn() -> TokenLoop)] = &[
     (
         Example {
             name: "bedrock-sonnet",
-            page: PAGE,
+            source: SOURCE,
             about: "A loop of 100 steps on Claude Sonnet 3.7, 10,000 tokens in and 1,000 out each.",
             inputs: || None,
             figures: || {
@@ -189,7 +189,7 @@ pub static TOKEN_EXAMPLES: &[(Example, fn() -> TokenLoop)] = &[
                         "cents of 200 steps",
                         750,
                         cents(two_hundred.usd),
-                        "the page adds the output of only 100 steps to the input of 200; it says \"7.50 and more\"",
+                        "published is the output of only 100 steps beside the input of 200, and \"7.50 and more\"",
                     ),
                 ]
             },
@@ -199,8 +199,8 @@ pub static TOKEN_EXAMPLES: &[(Example, fn() -> TokenLoop)] = &[
     (
         Example {
             name: "bedrock-llama",
-            page: PAGE,
-            about: "A loop of 500 steps on Llama 3.1 70B, 8,000 tokens each, at the lowest and the highest price the page names.",
+            source: SOURCE,
+            about: "A loop of 500 steps on Llama 3.1 70B, 8,000 tokens each, at the lowest and the highest price that was published.",
             inputs: || None,
             figures: || {
                 let (low, high) = (without(llama(None)), without(llama(Some("2.65"))));
@@ -216,7 +216,7 @@ pub static TOKEN_EXAMPLES: &[(Example, fn() -> TokenLoop)] = &[
     (
         Example {
             name: "bedrock-haiku",
-            page: PAGE,
+            source: SOURCE,
             about: "A loop of 1,000 steps on Claude Haiku 3.5, 5,000 tokens each.",
             inputs: || None,
             figures: || {
@@ -229,7 +229,7 @@ pub static TOKEN_EXAMPLES: &[(Example, fn() -> TokenLoop)] = &[
     (
         Example {
             name: "bedrock-lookups",
-            page: PAGE,
+            source: SOURCE,
             about: "A knowledge base that gives 3,000 tokens, asked 50 times.",
             inputs: || None,
             figures: || {
@@ -249,7 +249,7 @@ pub static TOKEN_EXAMPLES: &[(Example, fn() -> TokenLoop)] = &[
     (
         Example {
             name: "bedrock-growth",
-            page: PAGE,
+            source: SOURCE,
             about: "Prompts that grow from 5,000 tokens at the first step to 50,000 at the twentieth, for 100 steps on Claude Sonnet 3.7.",
             inputs: || None,
             figures: || {

@@ -18,6 +18,8 @@ use super::session_list::SessionSeen;
 use runguard_core::hashed::HashedMap;
 use runguard_core::reason::Reason;
 use runguard_core::row::{Kind, Outcome, RowRef};
+pub use runguard_core::time::HOUR_MILLIS;
+use runguard_core::time::MINUTE_MILLIS;
 use runguard_guards::lengths::Length;
 use runguard_guards::logged;
 use serde::{Deserialize, Serialize};
@@ -44,8 +46,6 @@ const LABEL_CHARACTERS: usize = 200;
 const BETWEEN_NAMES: &str = ", ";
 /// Actions shown for a goal.
 const MOST_ACTIONS: usize = 10;
-pub const HOUR_MILLIS: i64 = 3_600_000;
-const MINUTE_MILLIS: i64 = 60_000;
 const PARTS: i64 = 10;
 /// Confidences are added as whole numbers, so that their order does not matter.
 const WHOLE_CONFIDENCE: f64 = 10_000.0;

@@ -15,7 +15,7 @@ use runguard_core::GuardName;
 use runguard_core::detect::stall::CallEffect;
 use runguard_core::row::{Effect, Kind, Named, Row};
 use runguard_guards::guard::GuardEntry;
-use runguard_guards::logged::{self, Logged, Traced, Traces};
+use runguard_guards::logged::{self, Account, Logged, Spending, Traced, Traces};
 use rusqlite::{Connection, OpenFlags};
 use serde::Deserialize;
 use serde_json::Value;
@@ -43,6 +43,8 @@ pub(super) struct Decided {
     pub(super) row: Row,
     /// Empty where the source has none.
     pub(super) effects: Vec<u8>,
+    /// What a budget's row shows, where the source says it and has no row.
+    pub(super) spending: Option<Box<Spending<'static>>>,
 }
 
 /// What of a guard's rows tells what an agent did, if any does.
@@ -103,7 +105,7 @@ impl Session {
             let guard = row.guard.known();
             // Only a budget's rows tell what a step cost; every other guard that an agent asks tells steps.
             if guard == Some(GuardName::Budget) {
-                let dollars = pay(&mut run, row, &mut spent_tokens);
+                let dollars = pay(&mut run, decided, &mut spent_tokens);
                 match run.steps.last_mut() {
                     Some(step) => step.dollars += dollars,
                     None => owed += dollars,
@@ -143,13 +145,16 @@ fn push(run: &mut Run, step: Option<Step>, owed: &mut f64) {
 }
 
 /// What a budget's row says was spent, in dollars; its tokens are a running total and go to the last step.
-fn pay(run: &mut Run, row: &Row, spent_tokens: &mut HashMap<String, u64>) -> f64 {
+fn pay(run: &mut Run, decided: &Decided, spent_tokens: &mut HashMap<String, u64>) -> f64 {
+    let row = &decided.row;
     let row_ref = row.as_ref();
-    let Some(spending) = logged::shows(&row_ref).spending.filter(|spending| spending.is_spent) else { return 0.0 };
+    let spending = decided.spending.as_deref().cloned().or_else(|| logged::shows(&row_ref).spending);
+    let Some(spending) = spending.filter(Spending::is_spent) else { return 0.0 };
     if let Some(model) = spending.model.filter(|model| !model.is_empty()) {
         run.model = model.into_owned();
     }
-    if let Some(total) = spending.spent_tokens {
+    // Those of a parent, or of a scope, are others' too.
+    if let Some(total) = spending.spent_tokens.filter(|_| spending.account == Account::Own) {
         let before = spent_tokens.insert(row.subject.clone(), total).unwrap_or(0);
         if let Some(step) = run.steps.last_mut() {
             step.tokens = step.tokens.saturating_add(total.saturating_sub(before));
@@ -244,7 +249,7 @@ impl Reader for Decisions {
                 Ok(Shown { decision_id: id, time_ms: at_millis, tenant, guard, kind, session_id, subject, answer, input }) => {
                     let (answer, input) = (answer.to_string(), input.to_string());
                     let row = Row { id, guard, kind, subject, answer, input, ..Row::default() };
-                    let decided = Decided { at_millis, row, effects: Vec::new() };
+                    let decided = Decided { at_millis, row, ..Decided::default() };
                     Session::tell(&mut self.sessions, &tenant, &session_id, line, decided, out);
                 }
                 Err(error) => out.broken(line, format!("not a decision: {error}")),
@@ -342,6 +347,7 @@ fn send(
                     at_millis,
                     row: Row { seq, id: text(2)?, guard, kind, subject: text(7)?, answer, input, ..Row::default() },
                     effects,
+                    spending: None,
                 };
                 Some((name_of(&text(3)?, &text(6)?), seq, decided))
             }

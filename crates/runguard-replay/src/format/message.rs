@@ -224,22 +224,13 @@ impl<'a> Message<'a> {
                 message.answers.push(ToolResult { id, text: result_text(object.get("output")), failed: None });
                 return Some(message);
             }
-            "function_call" | "custom_tool_call" | "mcp_call" => {
+            _ if kind.ends_with("_call") => {
                 let mut message = Self::new(Role::Assistant);
-                let args = args(first(object, &["arguments", "input"]));
-                message.calls.push(ToolCall { id: id.clone(), tool: text_of(object, &["name"]), args });
-                message
-            }
-            "web_search_call"
-            | "file_search_call"
-            | "computer_call"
-            | "code_interpreter_call"
-            | "local_shell_call"
-            | "shell_call"
-            | "image_generation_call" => {
-                let mut message = Self::new(Role::Assistant);
-                let args = first(object, &["action", "code", "queries"]).map(Value::to_value).unwrap_or_default();
-                message.calls.push(ToolCall { id: id.clone(), tool: kind.trim_end_matches("_call").to_owned(), args });
+                let args = args(first(object, &["arguments", "input", "action", "actions", "operation", "code", "queries"]));
+                // A kind of call that has no name is called as its tool is.
+                let tool = text_of(object, &["name"]);
+                let tool = if tool.is_empty() { kind.trim_end_matches("_call").to_owned() } else { tool };
+                message.calls.push(ToolCall { id: id.clone(), tool, args });
                 message
             }
             _ => return None,

@@ -15,8 +15,11 @@ use super::langfuse;
 use super::message::{answered, args, asked, owned, result_text};
 use super::spans::{Span, Spans, Telling, What};
 use super::{Out, Reader};
+use runguard_core::GuardName;
+use runguard_core::ledger::Act;
 use runguard_core::prices::Usage;
 use runguard_core::row::Row;
+use runguard_guards::logged::Spending;
 use serde_json::json;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -287,6 +290,20 @@ fn spent(model: &str, attributes: &Attributes<'_>) -> Spent {
     Spent::of(model, &usage, cost)
 }
 
+/// What one of our own spans says of a budget.
+fn spending(attributes: &Attributes<'_>) -> Spending<'static> {
+    let usd = |name: &str| attributes.get(name).and_then(Value::as_f64);
+    // Before it was said, what was set aside looked like what was paid for it: only calls that the gateway passed on tell what they used.
+    let before = || attributes.contains_key("gen_ai.usage.output_tokens").then_some(Act::Commit);
+    Spending {
+        act: Act::from_code(text(attributes, &["runguard.act"])).or_else(before),
+        model: Some(text(attributes, &["gen_ai.request.model"]).to_owned().into()),
+        cost_usd: usd("runguard.cost_usd"),
+        spent_tokens: attributes.get("runguard.spent_tokens").and_then(Value::as_u64),
+        ..Spending::default()
+    }
+}
+
 fn telling(span: &Value<'_>, attributes: &Attributes<'_>, scope: &str) -> Option<Telling> {
     let ended = unix_nanos(member(span, "endTimeUnixNano", "end_time_unix_nano")?)?;
     let response = text(attributes, &["gen_ai.response.id"]).to_owned();
@@ -355,18 +372,16 @@ impl Otlp {
 
     fn decision(&mut self, line: u64, attributes: &Attributes<'_>, nanos: Option<i128>, out: &mut Out) {
         let owned = |name: &str| text(attributes, &[name]).to_owned();
-        let number = |name: &str| attributes.get(name).map(Value::to_value).unwrap_or_default();
         let row = Row {
             id: owned("runguard.decision_id"),
             guard: text(attributes, &["runguard.guard"]).into(),
             kind: text(attributes, &["runguard.kind"]).into(),
             subject: owned("runguard.subject"),
-            input: json!({"model": number("gen_ai.request.model"), "act": "record"}).to_string(),
-            answer: json!({"cost_usd": number("runguard.cost_usd")}).to_string(),
             ..Row::default()
         };
+        let spending = (row.guard == GuardName::Budget).then(|| Box::new(spending(attributes)));
         let at_millis = nanos.and_then(|nanos| i64::try_from(nanos / 1_000_000).ok());
-        let decided = Decided { at_millis, row, effects: Vec::new() };
+        let decided = Decided { at_millis, row, spending, ..Decided::default() };
         Session::tell(&mut self.sessions, &owned("runguard.tenant"), &owned("gen_ai.conversation.id"), line, decided, out);
     }
 }

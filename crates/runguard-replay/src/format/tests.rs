@@ -801,6 +801,42 @@ fn decisions_as_json_and_as_spans() {
 }
 
 #[test]
+fn what_our_own_spans_say_was_paid_counts_once() {
+    let span = |number: u8, guard: &str, outcome: &str, more: &[(&str, Value)]| {
+        let words = [("runguard.guard", guard), ("runguard.kind", "check"), ("runguard.outcome", outcome), ("runguard.subject", "default")];
+        let words = words.into_iter().chain([("gen_ai.conversation.id", "run-1"), ("gen_ai.request.model", "gpt-4o")]);
+        let attributes = words.map(|(key, word)| json!({"key": key, "value": {"stringValue": word}}));
+        let attributes: Vec<Value> = attributes.chain(more.iter().map(|(key, value)| json!({"key": key, "value": value}))).collect();
+        let id = format!("{number:016x}");
+        json!({"traceId": "00112233445566778899aabbccddeeff", "spanId": id, "startTimeUnixNano": format!("{number}000000"), "attributes": attributes})
+    };
+    let usd = |usd: f64| ("runguard.cost_usd", json!({"doubleValue": usd}));
+    let act = |act: &str| ("runguard.act", json!({"stringValue": act}));
+    let tokens = |tokens: &str| ("runguard.spent_tokens", json!({"intValue": tokens}));
+    let used = ("gen_ai.usage.output_tokens", json!({"intValue": "20"}));
+    let paid = |spans: &[Value]| {
+        let lines: Vec<String> = spans.iter().map(Value::to_string).collect();
+        let runs = read_as(lines.join("\n").as_bytes(), Format::Otlp, "spans.jsonl", 4096);
+        let run = runs.into_iter().next().unwrap().unwrap();
+        (run.steps.iter().map(|step| step.dollars).sum::<f64>(), run.steps.iter().map(|step| step.tokens).sum::<u64>())
+    };
+    let asked = span(1, "agent_run", "allowed", &[]);
+    let spans = [
+        asked.clone(),
+        span(2, "budget", "allowed", &[act("check"), usd(0.5), tokens("0")]),
+        span(3, "budget", "allowed", &[act("reserve"), usd(0.5), tokens("0")]),
+        span(4, "budget", "allowed", &[act("commit"), usd(0.25), tokens("120"), used.clone()]),
+        span(5, "budget", "blocked", &[act("reserve"), usd(0.5), tokens("120")]),
+        span(6, "budget", "allowed", &[act("reserve"), usd(0.5), tokens("120")]),
+        span(7, "budget", "allowed", &[act("release"), tokens("120")]),
+        span(8, "budget", "blocked", &[act("record"), usd(0.125), tokens("150")]),
+    ];
+    assert_eq!(paid(&spans), (0.375, 150), "what was paid, also where it was too much");
+    let spans = [asked, span(2, "budget", "allowed", &[usd(0.5)]), span(3, "budget", "allowed", &[usd(0.25), used])];
+    assert_eq!(paid(&spans), (0.25, 0), "of those that do not say what was done, what tells its tokens");
+}
+
+#[test]
 fn texts_are_kept_when_they_are_asked_for() {
     for (name, _) in FIXTURES {
         let runs: Vec<Run> = open(&fixture(name), None, Detail::TEXTS).unwrap().map(|run| run.unwrap()).collect();

@@ -5,6 +5,7 @@ use super::{Row, amount, escaped, grouped, legend, page, per_cent, rounded_up, s
 use crate::caps::{Amount, Cap};
 use crate::front::{Part, RULES, TUNED};
 use crate::tune::{Advice, Chosen, Example, Measured, Reader, Summary, number, settings_file, verdict};
+use runguard_core::text::capitalised;
 use std::fmt::Write as _;
 
 /// Candidates drawn; many lie on top of each other.
@@ -54,11 +55,6 @@ pub fn tune_page(summary: &Summary, examples: &[Example], reader: Reader) -> Str
         per_cent(summary.max_false_stops)
     );
     page("RunGuard: tuned on recorded runs", &below, &body)
-}
-
-fn capitalised(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
 // -- the front --------------------------------------------------------------------------------------

@@ -167,6 +167,23 @@ fn what_is_long_is_learned_from_runs_that_are_folders_too() {
     assert_eq!(known.stall_settings_for(&nameless, Preset::Coding).long_run.stop, 12);
 }
 
+/// As the service refuses it, and as a run of the packages ends.
+#[test]
+fn a_call_that_is_not_let_through_ends_the_run_that_makes_it() {
+    let again = run("s", (0..6).map(|_| call(1, 1)).collect());
+    let found = |settings: serde_json::Value| {
+        let found = guards(settings, &[Watched::Stall], Caps::default()).unwrap().watch().run(&again);
+        (found.ended, found.alone[Ender::Stall as usize], found.nudges[Nudge::Steer.index()])
+    };
+    let identical = |block: u32| serde_json::json!({"steer": 2, "block": block, "stop": 5});
+    assert_eq!(found(serde_json::json!({"stall": {"identical": identical(0)}})), (Some((4, STALL)), Some(4), 3));
+    assert_eq!(found(serde_json::json!({"stall": {"identical": identical(3)}})), (Some((2, STALL)), Some(2), 1));
+    let observed = serde_json::json!({"stall": {"identical": identical(3), "mode": "observe"}});
+    assert_eq!(found(observed), (None, Some(2), 1));
+}
+
+const STALL: Cause = Cause::Stall(StallRule::Identical);
+
 #[test]
 fn what_is_volatile_by_settings_is_no_news() {
     let step = |number: u32| {
@@ -247,7 +264,7 @@ fn the_first_to_find_something_ends_the_run_and_each_is_known_alone() {
     let found = found(serde_json::json!({}), &both, caps, vec![call(1, 1); 9]);
     assert_eq!(found.ended, Some((2, Cause::Cycle)), "three equal calls, whatever they gave");
     assert_eq!(found.alone, [Some(3), Some(2), Some(5), None, None, None]);
-    assert_eq!(found.nudges, [1, 0, 0, 0, 0], "the third step was told of before the loop ended it");
+    assert_eq!(found.nudges, [1, 0, 0, 0], "the third step was told of before the loop ended it");
 }
 
 #[test]
@@ -330,14 +347,14 @@ fn the_tracker_skips_and_never_ends() {
         search(r#"{"query": "trains to Oslo"}"#),
     ];
     let seen = found(serde_json::json!({}), &[Watched::ToolCall], Caps::default(), steps.clone());
-    assert_eq!((seen.ended, seen.nudges), (None, [0, 0, 1, 1, 1]));
+    assert_eq!((seen.ended, seen.nudges), (None, [0, 1, 1, 1]));
     let without_texts: Vec<Step> = steps.into_iter().map(|step| Step { texts: None, ..step }).collect();
     let seen = found(serde_json::json!({}), &[Watched::ToolCall], Caps::default(), without_texts);
-    assert_eq!(seen.nudges, [0, 0, 3, 0, 0], "by fingerprint two others came first, then the limit was reached");
+    assert_eq!(seen.nudges, [0, 3, 0, 0], "by fingerprint two others came first, then the limit was reached");
     // Whoever is answered by a person begins a turn.
     let turns: Vec<Step> = (0..6).flat_map(|_| [search("{}"), said(1)]).collect();
     let guards = guards(serde_json::json!({}), &[Watched::ToolCall], Caps::default()).unwrap();
-    assert_eq!(guards.watch().run(&run("s", turns.clone())).nudges, [0; 5]);
+    assert_eq!(guards.watch().run(&run("s", turns.clone())).nudges, [0; 4]);
     let by_program = [vec![call(1, 1)], turns].concat();
-    assert_eq!(guards.watch().run(&run("s", by_program)).nudges[3], 5);
+    assert_eq!(guards.watch().run(&run("s", by_program)).nudges[2], 5);
 }

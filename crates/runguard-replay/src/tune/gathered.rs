@@ -5,7 +5,7 @@ use crate::evaluate::{LeftAlone, Recorded, fold_of};
 use crate::front::{Part, RULES, TUNED};
 use crate::rules::{AgentKind, observe};
 use crate::trace::{Broken, Detail, Run, Step};
-use runguard_core::detect::stall::{Long, Preset, Rung, StallRule, StallSettings, StallState};
+use runguard_core::detect::stall::{Long, Preset, StallRule, StallSettings, StallState};
 use runguard_core::limits::InvalidSetting;
 use serde::Serialize;
 use std::num::NonZeroU32;
@@ -218,7 +218,7 @@ pub(super) fn stops(run: &Run, probes: &[Vec<StallSettings>], kind: AgentKind) -
         let mut kind = kind;
         let is_stopped = |step: &Step| {
             let preset = kind.at(step);
-            observe(&mut state, &probes[preset as usize][probe], step, preset).rung == Rung::Stop
+            observe(&mut state, &probes[preset as usize][probe], step, preset).refuses().is_some()
         };
         let at = run.steps.iter().position(is_stopped)?;
         Some(Stop::of(run, at))

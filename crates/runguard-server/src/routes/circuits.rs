@@ -13,6 +13,7 @@ use hyper::HeaderMap;
 use hyper::header::HeaderValue;
 use runguard_core::Timestamp;
 use runguard_core::breaker::Phase;
+use runguard_core::fingerprint::hex_of;
 use runguard_core::nearest::closest;
 use runguard_core::shown::dotted;
 use runguard_engine::clock::NOW_HEADER;
@@ -57,12 +58,7 @@ async fn all(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply,
 
 /// Where a page ends, in letters that pass through any address.
 fn cursor_after(circuit: &Circuit) -> String {
-    use std::fmt::Write as _;
-    let name = format!("{}\0{}", circuit.tenant, circuit.endpoint_key);
-    name.bytes().fold(String::with_capacity(name.len() * 2), |mut cursor, byte| {
-        let _ = write!(cursor, "{byte:02x}");
-        cursor
-    })
+    hex_of(format!("{}\0{}", circuit.tenant, circuit.endpoint_key).as_bytes())
 }
 
 fn place_of(cursor: &str) -> Result<(String, String), Problem> {

@@ -8,6 +8,7 @@ use crate::service::App;
 use axum::response::Response;
 use hyper::header::{ACCEPT, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
+use runguard_core::time::HOUR_MILLIS;
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::watch::Watched;
 use runguard_engine::{Caller, Role};
@@ -16,7 +17,6 @@ use runguard_store::{ClusterHealth, StoreError};
 use serde::Serialize;
 use std::sync::atomic::Ordering;
 
-const HOUR_MILLIS: i64 = 3_600_000;
 const HOUR_MINUTES: i64 = 60;
 /// How the service is.
 #[derive(Debug, Serialize)]

@@ -12,6 +12,7 @@ use crate::time;
 use axum::extract::RawQuery;
 use axum::response::Response;
 use hyper::HeaderMap;
+use runguard_core::time::HOUR_MILLIS;
 use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_engine::Caller;
 use runguard_http::reply::Reply;
@@ -22,7 +23,7 @@ use std::collections::HashMap;
 /// Buckets in one answer: more than a screen has points.
 const MAX_BUCKETS: i64 = 2_000;
 /// Longer than this, the series goes by hours; longer than the other, by days.
-const BY_MINUTE_MILLIS: i64 = 3 * 3_600_000;
+const BY_MINUTE_MILLIS: i64 = 3 * HOUR_MILLIS;
 const BY_HOUR_MILLIS: i64 = 14 * DAY_MILLIS;
 
 pub(crate) const ASKED: &[&str] = &["guard", "reason", "tenant", "since", "until", "bucket"];

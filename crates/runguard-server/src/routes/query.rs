@@ -9,6 +9,7 @@ use hyper::HeaderMap;
 use hyper::header::HeaderValue;
 use runguard_core::Timestamp;
 use runguard_core::nearest::hint;
+pub(crate) use runguard_core::time::DAY_MILLIS;
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::{Caller, Role};
 use runguard_insight::insight::Filters;
@@ -17,7 +18,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 pub(crate) const HOUR_SECONDS: u64 = 3600;
-pub(crate) const DAY_MILLIS: i64 = 86_400_000;
 /// Longer than the log is kept as a rule, and as far back as what is read by the hour is of use.
 const MAX_HOURLY_MILLIS: i64 = 366 * DAY_MILLIS;
 

@@ -11,11 +11,12 @@ use crate::error::StoreError;
 use crate::key::{Family, Key, Names, mask};
 use crate::pace::Pace;
 use crate::scrub::{BUSY, Checkpoint, Pages, checkpoint, overwrite_unused};
-use crate::store::{Keep, SlotState};
+use crate::store::{IDEMPOTENCY_MILLIS, Keep, MONTH_MILLIS, SlotState};
 use crate::trusted_time::TrustedTime;
 use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use runguard_core::row::{Kind, Named};
+use runguard_core::time::{DAY_MILLIS, MINUTE_MILLIS};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,12 +48,6 @@ const FEW_PAGES: u64 = 128;
 const RETENTION_EVERY: Duration = Duration::from_secs(60);
 /// Rows removed at a time, so that no answer waits long behind a removal.
 const PRUNE_ROWS: u64 = 500;
-/// Answers for repeated requests are kept a day.
-const IDEMPOTENCY_MILLIS: i64 = DAY_MILLIS;
-const DAY_MILLIS: i64 = 24 * 3600 * 1000;
-/// The longest there is, and what clocks are put forward and back.
-const MONTH_MILLIS: i64 = 32 * DAY_MILLIS;
-const MINUTE_MILLIS: i64 = 60_000;
 
 /// The files that could not be rid of what was removed, because somebody reads an older state of them.
 pub(crate) type Purged = Result<Vec<String>, StoreError>;

@@ -7,10 +7,8 @@ use super::pool::{Failure, Wire};
 use crate::key::Names;
 use jiff::ToSpan;
 use jiff::civil::Date;
+use runguard_core::time::{DAY_MILLIS, MINUTE_MILLIS};
 use std::borrow::Cow;
-
-pub(super) const DAY_MILLIS: i64 = 86_400_000;
-const MINUTE_MILLIS: i64 = 60_000;
 
 /// The first that attaches a day without stopping readers, and is still looked after.
 const OLDEST_SERVER: i32 = 13;

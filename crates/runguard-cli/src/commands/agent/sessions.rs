@@ -95,7 +95,7 @@ impl WhichSessions {
                 json!({
                     "id": summary.id, "name": summary.name, "model": summary.model, "state": summary.state, "steps": summary.steps,
                     "total_tokens": summary.total_tokens, "cost_usd": summary.cost.as_dollars(),
-                    "opened_at": time(summary.opened_at_ms), "first_prompt": summary.first_prompt, "problem": summary.problem,
+                    "opened_at": output::seconds_text(summary.opened_at_ms), "first_prompt": summary.first_prompt, "problem": summary.problem,
                 })
             });
             return output::json(&rows.collect());
@@ -111,7 +111,7 @@ impl WhichSessions {
                 Cell::new(summary.steps),
                 Cell::new(grouped(summary.total_tokens)),
                 Cell::new(money(summary.cost)),
-                Cell::new(time(summary.opened_at_ms)),
+                Cell::new(output::seconds_text(summary.opened_at_ms)),
                 match &summary.problem {
                     Some(problem) => Cell::new(output::clean(problem)).color(Color::Red),
                     None => Cell::new(shortened(&summary.first_prompt, FIRST_WORDS_CHARS)),
@@ -128,7 +128,7 @@ impl WhichSessions {
         let messages = session.messages().iter().filter(|message| hidden.shows(message));
         if self.json {
             let mut value = json!({
-                "id": session.id(), "state": session.state(), "stop": session.stop(), "opened_at": time(loaded.opened_at_ms),
+                "id": session.id(), "state": session.state(), "stop": session.stop(), "opened_at": output::seconds_text(loaded.opened_at_ms),
                 "model": loaded.settings.provider.model, "messages": messages.collect::<Vec<_>>(),
             });
             if let (Some(value), Value::Object(metadata)) = (value.as_object_mut(), session.metadata()) {
@@ -142,7 +142,7 @@ impl WhichSessions {
             output::clean(session.id()).bold(),
             session.state().code(),
             output::clean(&loaded.settings.provider.model),
-            time(loaded.opened_at_ms),
+            output::seconds_text(loaded.opened_at_ms),
             counters.steps,
             grouped(counters.input_tokens + counters.output_tokens),
             money(counters.cost)
@@ -191,8 +191,4 @@ fn state_cell(state: AgentState) -> Cell {
         AgentState::TimedOut | AgentState::MaxSteps | AgentState::BudgetExceeded | AgentState::Error => Color::Red,
     };
     Cell::new(state.code()).color(color)
-}
-
-fn time(millis: i64) -> String {
-    jiff::Timestamp::from_millisecond(millis).map_or_else(|_| millis.to_string(), |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }

@@ -6,7 +6,7 @@
 
 use super::scenarios::{Conversation, Dice, FLAKY_ENDPOINT, OUTAGE_ENDPOINT, SCENARIOS, Setting};
 use futures_util::future::join_all;
-use runguard_core::{Reason, Timestamp};
+use runguard_core::{Reason, Timestamp, time};
 use runguard_engine::{AuthorisedRequest, Caller, Engine, Outcome};
 use runguard_guards::answer::Shape;
 use runguard_guards::guard::ROUTES;
@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-const DAY_MILLIS: u64 = 86_400_000;
-const HOUR_MILLIS: u64 = 3_600_000;
+const DAY_MILLIS: u64 = time::DAY_MILLIS.cast_unsigned();
+const HOUR_MILLIS: u64 = time::HOUR_MILLIS.cast_unsigned();
 
 /// Scenarios with their weights.
 pub(super) type Mix = Vec<(usize, u32)>;

@@ -104,7 +104,7 @@ impl Scenario {
 
     /// Whether this is what the guard was to say.
     pub(super) fn expects(&self, reason: &str) -> bool {
-        if self.reasons.is_empty() { reason != "state_unavailable" } else { self.reasons.iter().any(|wanted| wanted == reason) }
+        if self.reasons.is_empty() { reason != Reason::StateUnavailable.code() } else { self.reasons.iter().any(|wanted| wanted == reason) }
     }
 }
 

@@ -85,7 +85,7 @@ pub struct TrackerSettings {
     /// How alike the letters of two queries must be where their words do not tell, above 0 and up to 1. A threshold above
     /// the usual is asked of those too whose words say the same.
     pub threshold: f64,
-    /// Queries are alike when the ratio of their letters reaches the threshold, and nothing else is looked at: the rule of the design,
+    /// Queries are alike when the ratio of their letters reaches the threshold, and nothing else is looked at: a plain rule,
     /// which calls "order 1234" and "order 1235" the same.
     pub plain_ratio: bool,
     /// Python's heuristic for texts of 200 characters and more.

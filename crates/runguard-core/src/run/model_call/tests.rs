@@ -134,7 +134,7 @@ fn each_answer_that_is_asked_for_is_set_aside() {
     assert!(matches!(refused, Progress::Refused(Refusal::NotNow(_))), "11 tokens each are no answers: {refused:?}");
 
     let (budget, mut run) = limited(1_000.0);
-    for (choices, written) in [(0, 1), (u64::MAX, MOST_CHOICES)] {
+    for (choices, written) in [(0, 1), (u64::MAX, MOST_PRICED_CHOICES)] {
         let call = started(run.begin_model(several(Some(100), choices), &price, NOW));
         assert_eq!(budget.snapshot().reserved.tokens, 500 + 100 * written, "{choices}");
         assert!(matches!(run.finish_model(call, Used::Nothing, &price), Progress::Done));

@@ -3,7 +3,7 @@
 use super::{Asks, Body, Question, ServiceReply, Unanswered, short_id};
 use crate::budget::{Books, NO_STEP, call_key};
 use crate::calendar::Period;
-use crate::ledger::{Cost, Limits, MOST_SCOPES, Reserve, Scope, Unit, Unsettled};
+use crate::ledger::{Act, Cost, Limits, MOST_SCOPES, REFUSED_IS_FORGOTTEN, Reserve, Scope, UNSETTLED_IS_SPENT, Unit, Unsettled};
 use crate::money::NanoDollars;
 use crate::prices::{ServiceTier, Usage};
 use serde_json::{Map, Value};
@@ -157,7 +157,7 @@ impl ServiceBudget {
 
     /// What was spent: it counts, also beyond the limit.
     pub fn record(self: &Arc<Self>, spent: Spent<'_>) -> Question {
-        self.ask("/guard/budget/record", self.body().spent(spent), Asks::Spend(Arc::clone(self)))
+        self.ask(Act::Record, self.body().spent(spent), Asks::Spend(Arc::clone(self)))
     }
 
     /// Sets an estimate aside.
@@ -167,19 +167,19 @@ impl ServiceBudget {
 
     /// The same for whoever asks for less, or waits, where it is refused: no row tells of that.
     pub(in crate::run) fn try_to_reserve(self: &Arc<Self>, estimate: Spent<'_>) -> Question {
-        self.reserve_as(estimate, Some("forgotten"))
+        self.reserve_as(estimate, Some(REFUSED_IS_FORGOTTEN))
     }
 
     fn reserve_as(self: &Arc<Self>, estimate: Spent<'_>, if_refused: Option<&'static str>) -> Question {
-        let unsettled = (self.unsettled == Unsettled::Spent).then_some("spent");
+        let unsettled = (self.unsettled == Unsettled::Spent).then_some(UNSETTLED_IS_SPENT);
         let body = self.body().spent(estimate).maybe("if_unsettled", unsettled).maybe("if_refused", if_refused);
-        self.ask("/guard/budget/reserve", body, Asks::Reserve(Arc::clone(self)))
+        self.ask(Act::Reserve, body, Asks::Reserve(Arc::clone(self)))
     }
 
     /// Settles a reservation. One without an id was never heard of, so what was paid is recorded.
     pub fn commit(self: &Arc<Self>, reservation: Option<&str>, paid: Spent<'_>) -> Question {
         let Some(id) = reservation else { return self.record(paid) };
-        self.ask("/guard/budget/commit", self.body().spent(paid).with("reservation_id", id), Asks::Spend(Arc::clone(self)))
+        self.ask(Act::Commit, self.body().spent(paid).with("reservation_id", id), Asks::Spend(Arc::clone(self)))
     }
 
     /// The same for a call that was made and paid: its answer is worth having, so nothing is raised when nobody answers. It is told
@@ -222,7 +222,7 @@ impl ServiceBudget {
     /// Gives a reservation back unspent: also to the scopes of the model that it named.
     pub fn release(self: &Arc<Self>, reservation: &str, model: Option<&str>) -> Question {
         let body = self.drawn_on().maybe("model", model.map(short_id)).with("reservation_id", reservation);
-        self.ask("/guard/budget/release", body, Asks::Release)
+        self.ask(Act::Release, body, Asks::Release)
     }
 
     /// What is left; of the calls of a step, when one is named.
@@ -237,7 +237,7 @@ impl ServiceBudget {
 
     pub(super) fn ask_for_books(self: &Arc<Self>, key: Option<Cow<'_, str>>, names_step: bool, calls: Option<u64>) -> Question {
         let asks = Asks::Books { budget: Arc::clone(self), names_step, calls };
-        self.ask("/guard/budget/check", self.body().maybe("key", key), asks)
+        self.ask(Act::Check, self.body().maybe("key", key), asks)
     }
 
     /// Whether nothing is left.
@@ -253,7 +253,7 @@ impl ServiceBudget {
     /// Asks for the smallest amounts that there are.
     fn ask_what_is_left(self: &Arc<Self>, for_good: bool) -> Question {
         let smallest = Cost { usd: NanoDollars::from_nanos(1).unwrap_or_default(), tokens: 1 };
-        self.ask("/guard/budget/check", self.body().cost(smallest), Asks::UsedUp { for_good })
+        self.ask(Act::Check, self.body().cost(smallest), Asks::UsedUp { for_good })
     }
 
     /// All that takes part: what is not named is not settled there.
@@ -266,8 +266,8 @@ impl ServiceBudget {
         self.drawn_on().limits(self.limits)
     }
 
-    fn ask(self: &Arc<Self>, path: &'static str, body: Body, asks: Asks) -> Question {
-        let question = self.after_limits(Question::new(path, body, self.unanswered, asks));
+    fn ask(self: &Arc<Self>, act: Act, body: Body, asks: Asks) -> Question {
+        let question = self.after_limits(Question::new(act.path(), body, self.unanswered, asks));
         let mut kept = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
         let first = kept.len().min(SENT_AT_ONCE);
         kept.drain(..first).rev().fold(question, |question, Unsent { path, body }| {
@@ -282,7 +282,7 @@ impl ServiceBudget {
             Some(parent) if !parent.is_known.load(Ordering::Relaxed) => {
                 let limits = parent.body().cost(Cost::ZERO);
                 let asks = Asks::Limits(Arc::clone(parent));
-                Question { next: Some(Box::new(question)), ..Question::new("/guard/budget/record", limits, parent.unanswered, asks) }
+                Question { next: Some(Box::new(question)), ..Question::new(Act::Record.path(), limits, parent.unanswered, asks) }
             }
             Some(_) | None => question,
         }

@@ -1,13 +1,15 @@
 //! How budgets stand at a moment, for whoever looks and asks for nothing.
 
+use super::path::begin_what_is_due;
 use super::settings::{Settings, ceiling};
 use super::{SCOPE_SLOT, SLOT};
 use crate::guard::{Place, Scope as PlaceScope, Slot};
 use crate::policy::Policy;
 use runguard_core::calendar::{Period, Zone};
-use runguard_core::ledger::{Account, Cost, Limits, MAX_STORED_KEYS};
+use runguard_core::ledger::{Account, Cost, Limits};
 use runguard_core::money::NanoDollars;
 use runguard_core::time::Timestamp;
+use std::borrow::Cow;
 
 /// The budget that nearly everybody has.
 const DEFAULT: &str = "default";
@@ -110,10 +112,8 @@ impl Watched {
 
     /// What its state says at this moment. A period that is over has begun anew.
     pub fn stands(&self, state: Option<&[u8]>, now: Timestamp) -> BudgetFigures {
-        let mut account = state.map(Account::from_bytes).unwrap_or_default();
-        for entry in self.period.map(|period| account.due(period, now, |at| self.zone.end_of(period, at))).into_iter().flatten() {
-            account.apply(&entry, now, MAX_STORED_KEYS);
-        }
+        let mut account = Cow::Owned(state.map(Account::from_bytes).unwrap_or_default());
+        begin_what_is_due(&mut account, self.period, &self.zone, now);
         let limits = if self.is_own() { account.limits.within(self.limits) } else { self.limits };
         let (remaining_usd, remaining_tokens) = account.room(limits, now);
         BudgetFigures {

@@ -2,13 +2,13 @@
 //! them, and which of their limits stand against it.
 
 use super::answer::{Block, Nearest};
-use super::routes::Act;
 use super::scopes::Drawn;
 use super::settings::{Settings, ceiling};
 use super::{Event, Request, State};
 use crate::guard::Moment;
+use runguard_core::calendar::{Period, Zone};
 use runguard_core::ledger::{
-    Account, BudgetExceeded, Cost, Entry, Level, Limits, MAX_STORED_KEYS, MAX_STORED_RESERVATIONS, MAX_STORED_RESERVATIONS_OF_SCOPE,
+    Account, Act, BudgetExceeded, Cost, Entry, Level, Limits, MAX_STORED_KEYS, MAX_STORED_RESERVATIONS, MAX_STORED_RESERVATIONS_OF_SCOPE,
     Unsettled,
 };
 use runguard_core::time::Timestamp;
@@ -20,6 +20,15 @@ use std::sync::LazyLock;
 pub(super) struct OnPath<'a> {
     pub(super) account: Cow<'a, Account>,
     pub(super) limits: Limits,
+}
+
+/// An account at a moment: a period that is over has begun anew. With what began.
+pub(super) fn begin_what_is_due(account: &mut Cow<'_, Account>, period: Option<Period>, zone: &Zone, now: Timestamp) -> Vec<Entry> {
+    let due = period.map(|period| account.due(period, now, |at| zone.end_of(period, at))).unwrap_or_default();
+    for entry in &due {
+        account.to_mut().apply(entry, now, MAX_STORED_KEYS);
+    }
+    due
 }
 
 impl Request {
@@ -48,11 +57,8 @@ impl Request {
         let mut began = Vec::new();
         for Drawn { period, limits, .. } in self.drawn_on(settings) {
             let mut account = account_at(path.len());
-            let due = period.map(|period| account.due(period, now, |at| settings.time_zone.end_of(period, at)));
-            for entry in due.into_iter().flatten() {
-                account.to_mut().apply(&entry, now, MAX_STORED_KEYS);
-                began.push(Event { steps: path.len() as u32, entry });
-            }
+            let due = begin_what_is_due(&mut account, period, &settings.time_zone, now);
+            began.extend(due.into_iter().map(|entry| Event { steps: path.len() as u32, entry }));
             path.push(OnPath { account, limits });
         }
         (path, began)
@@ -123,17 +129,16 @@ impl Request {
     pub(super) fn limits_at(&self, steps: usize, before: &OnPath<'_>, after: &Account, cost: Cost, now: Timestamp) -> Vec<BudgetExceeded> {
         let (level, OnPath { account, limits }) = (self.level(steps), before);
         let lacks_call = self.key_number().and_then(|key| account.lacks_call(key, *limits, level));
+        let overcalled = || self.key_number().and_then(|key| after.overcalled(key, *limits, level));
         match self.act {
             Act::Release => Vec::new(),
             Act::Check | Act::Reserve => lacks_call.into_iter().chain(account.lacks_room_for(cost, *limits, level, now)).collect(),
             Act::Record if self.asks_for_call() => lacks_call.into_iter().chain(after.overspent(*limits, level, now)).collect(),
-            Act::Record => {
-                let overcalled = self.key_number().and_then(|key| after.overcalled(key, *limits, level));
-                overcalled.into_iter().chain(after.overspent(*limits, level, now)).collect()
-            }
+            Act::Record => overcalled().into_iter().chain(after.overspent(*limits, level, now)).collect(),
             Act::Commit => {
                 let agreed = self.reservation_number().and_then(|id| account.lease(id, now)).map_or(Cost::ZERO, |lease| lease.cost);
-                after.overrun_by(cost, agreed, *limits, level, now).collect()
+                // Money was agreed upon; calls are not set aside.
+                overcalled().into_iter().chain(after.overrun_by(cost, agreed, *limits, level, now)).collect()
             }
         }
     }

@@ -1,9 +1,8 @@
 //! What is asked or told, and what it costs.
 
-use super::routes::{Act, FORGOTTEN, SPENT};
 use super::settings::Settings;
 use crate::input::{Input, PassedCall};
-use runguard_core::ledger::{Cost, Limits, Scope, Unsettled, number_of};
+use runguard_core::ledger::{Act, Cost, Limits, REFUSED_IS_FORGOTTEN, Scope, UNSETTLED_IS_SPENT, Unsettled, number_of};
 use runguard_core::money::NanoDollars;
 use runguard_core::prices::{ServiceTier, UnknownModelError, Usage};
 
@@ -72,8 +71,8 @@ impl Request {
             usage,
             reservation: id("reservation_id"),
             scopes: input.scopes("scopes"),
-            unsettled: if id("if_unsettled").as_deref() == Some(SPENT) { Unsettled::Spent } else { Unsettled::Free },
-            is_try: id("if_refused").as_deref() == Some(FORGOTTEN),
+            unsettled: if id("if_unsettled").as_deref() == Some(UNSETTLED_IS_SPENT) { Unsettled::Spent } else { Unsettled::Free },
+            is_try: id("if_refused").as_deref() == Some(REFUSED_IS_FORGOTTEN),
             asked_with: input.asked_with.filter(|key| !key.is_empty()).map(str::to_owned),
             call: input.call.cloned(),
         }
@@ -123,7 +122,7 @@ impl Request {
 impl Request {
     /// It tells of what was done already.
     pub(super) fn has_happened(&self) -> bool {
-        matches!(self.act, Act::Record | Act::Commit) && !self.asks_for_call()
+        self.act.is_spent() && !self.asks_for_call()
     }
 }
 

@@ -3,29 +3,17 @@
 use super::Request;
 use crate::guard::{AnswerField, AnswerKind, Route, RouteKind, says};
 use crate::input::{Field, Kind};
+use runguard_core::ledger::{Act, REFUSED_IS_FORGOTTEN, UNSETTLED_IS_SPENT};
 use runguard_core::reason::{GuardName, Reason};
 
-/// What is done to a budget: a route each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Act {
-    Check,
-    Record,
-    Reserve,
-    Commit,
-    Release,
-}
-
-impl Act {
-    pub(super) const ALL: [Self; 5] = [Self::Check, Self::Record, Self::Reserve, Self::Commit, Self::Release];
-
-    pub(super) fn route(self) -> &'static Route {
-        match self {
-            Self::Check => &CHECK_ROUTE,
-            Self::Record => &RECORD_ROUTE,
-            Self::Reserve => &RESERVE_ROUTE,
-            Self::Commit => &COMMIT_ROUTE,
-            Self::Release => &RELEASE_ROUTE,
-        }
+/// The route of an act.
+pub(super) fn route_of(act: Act) -> &'static Route {
+    match act {
+        Act::Check => &CHECK_ROUTE,
+        Act::Record => &RECORD_ROUTE,
+        Act::Reserve => &RESERVE_ROUTE,
+        Act::Commit => &COMMIT_ROUTE,
+        Act::Release => &RELEASE_ROUTE,
     }
 }
 
@@ -107,9 +95,9 @@ macro_rules! cost_answers {
 }
 
 macro_rules! route {
-    ($name:ident, $path:literal, $act:ident, $summary:literal, $fields:expr, $answers:expr, $reasons:expr) => {
+    ($name:ident, $act:ident, $summary:literal, $fields:expr, $answers:expr, $reasons:expr) => {
         pub static $name: Route = Route {
-            path: concat!("/guard/budget/", $path),
+            path: Act::$act.path(),
             guard: GuardName::Budget,
             kind: RouteKind::Check,
             summary: $summary,
@@ -123,7 +111,6 @@ macro_rules! route {
 
 route!(
     CHECK_ROUTE,
-    "check",
     Check,
     "Is there enough left for this? Nothing is counted.",
     cost_fields![],
@@ -132,7 +119,6 @@ route!(
 );
 route!(
     RECORD_ROUTE,
-    "record",
     Record,
     "This was spent. It counts, also when it passes the limit. A key without a cost asks for a call: blocked, it is not counted.",
     cost_fields![],
@@ -141,22 +127,19 @@ route!(
 );
 const UNSETTLED: Field = Field::optional(
     "if_unsettled",
-    Kind::OneOf(&["free", SPENT]),
+    Kind::OneOf(&["free", UNSETTLED_IS_SPENT]),
     "What becomes of it when nobody settles it in its time: free again, or spent, because whoever held it may have paid.",
     "\"free\"",
 );
-pub(super) const SPENT: &str = "spent";
 const REFUSED: Field = Field::optional(
     "if_refused",
-    Kind::OneOf(&["kept", FORGOTTEN]),
+    Kind::OneOf(&["kept", REFUSED_IS_FORGOTTEN]),
     "What becomes of a refusal: it is in the log, or nothing is left of it, because whoever asks will ask for less, or wait. Who gives up asks a last time without it, so that the log says what was refused.",
     "\"kept\"",
 );
-pub(super) const FORGOTTEN: &str = "forgotten";
 
 route!(
     RESERVE_ROUTE,
-    "reserve",
     Reserve,
     "Set this aside for a step, if there is enough.",
     cost_fields![UNSETTLED, REFUSED],
@@ -165,16 +148,14 @@ route!(
 );
 route!(
     COMMIT_ROUTE,
-    "commit",
     Commit,
     "The step is done and cost this much; without a cost, what was reserved.",
     cost_fields![RESERVATION],
-    cost_answers![NEAREST, NEAREST_NAME, NEAREST_PERCENT, NEAREST_RENEWS, PASSED, KNOWN, OVERDUE_SETTLED],
-    &[Reason::UnknownModel, Reason::BudgetExceeded]
+    cost_answers![CAP, NEAREST, NEAREST_NAME, NEAREST_PERCENT, NEAREST_RENEWS, PASSED, KNOWN, OVERDUE_SETTLED],
+    &[Reason::UnknownModel, Reason::CallCapReached, Reason::BudgetExceeded]
 );
 route!(
     RELEASE_ROUTE,
-    "release",
     Release,
     "The step was not done: what was reserved is free again.",
     fields![RESERVATION, Field::optional("model", Kind::Id, "The model that was named to reserve, where it has a scope.", "\"gpt-4o\"")],

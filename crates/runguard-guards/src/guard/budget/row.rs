@@ -2,15 +2,14 @@
 
 use super::answer::{OF_PARENT, OF_SCOPE};
 use super::request::{calls, reservation_numbers};
-use super::routes::Act;
 use super::{Event, Request, SLOT};
 use crate::input::PassedCall;
 use crate::logged::{self, Account, Doubt, Doubts, Logged, Nearest, Retell, Retold, Shows, Spending, Terms, Tokens};
 use runguard_core::calendar::Period;
-use runguard_core::ledger::{Entry, Limits, Scope, Unsettled};
+use runguard_core::ledger::{Act, Entry, Limits, Scope, Unsettled};
 use runguard_core::money::NanoDollars;
 use runguard_core::reason::Reason;
-use runguard_core::row::{Outcome, RowRef};
+use runguard_core::row::{Named, Outcome, RowRef};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,9 +18,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct LoggedInput<'a> {
-    /// The last part of the route.
-    #[serde(borrow)]
-    act: Cow<'a, str>,
+    /// None: a later version's.
+    act: Named<Act>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
     parent: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,7 +46,7 @@ pub(super) struct LoggedInput<'a> {
 impl<'a> From<&'a Request> for LoggedInput<'a> {
     fn from(request: &'a Request) -> Self {
         Self {
-            act: request.act.route().path.rsplit('/').next().unwrap_or_default().into(),
+            act: request.act.into(),
             parent: request.parent.as_deref().map(Cow::Borrowed),
             max_usd: request.limits.usd.map(NanoDollars::as_dollars),
             max_credits: request.max_credits,
@@ -57,7 +55,7 @@ impl<'a> From<&'a Request> for LoggedInput<'a> {
             scopes: request.scopes.iter().map(shown).collect(),
             asked_with: request.asked_with.as_deref().map(Cow::Borrowed),
             model: request.model.as_deref().map(Cow::Borrowed),
-            used: if matches!(request.act, Act::Record | Act::Commit) { request.used() } else { Tokens::default() },
+            used: if request.act.is_spent() { request.used() } else { Tokens::default() },
             // With how the run was recognised: where nothing but words was said, no other row tells it.
             call: request.call.as_ref().map(Cow::Borrowed),
         }
@@ -74,12 +72,6 @@ impl Request {
             cached: usage.cached_tokens,
             cache_writes: usage.cache_write_tokens.saturating_add(usage.cache_write_1h_tokens),
         }
-    }
-}
-
-impl LoggedInput<'_> {
-    fn is_spent(&self) -> bool {
-        matches!(&*self.act, "record" | "commit")
     }
 }
 
@@ -175,15 +167,12 @@ pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
     let scopes = kept.scopes.iter().filter_map(|scope| read_shown(scope)).filter(|scope| scope.per != "run");
     let spending = Spending {
         nearest: nearest.into_iter().chain(others).collect(),
-        is_spent: kept.is_spent(),
-        asks: matches!(&*kept.act, "reserve" | "check"),
-        sets_aside: kept.act == "reserve",
-        settles: matches!(&*kept.act, "commit" | "release"),
+        act: kept.act.known(),
         key: kept.asked_with,
         used: kept.used,
         reserved_usd: said.reserved_usd,
         // Others only look at it.
-        overdue_usd: said.overdue_usd.filter(|_| kept.act == "reserve").unwrap_or_default(),
+        overdue_usd: said.overdue_usd.filter(|_| kept.act == Act::Reserve).unwrap_or_default(),
         overdue_settled_usd: said.overdue_settled_usd.unwrap_or_default(),
         scopes: scopes.map(|scope| (scope.label, scope.name)).collect(),
         call: kept.call.map(Cow::into_owned),
@@ -216,8 +205,8 @@ impl Retell for Retelling {
     fn again(&mut self, logged: &Logged<'_>, terms: &Terms<'_>, doubts: &mut Doubts) -> Option<Retold> {
         let row = logged.row;
         let (kept, said): (LoggedInput<'_>, LoggedAnswer<'_>) = (logged::read(&row.input), logged::read(&row.answer));
-        let act = &*kept.act;
-        if act == "reserve" {
+        let act = kept.act.known()?;
+        if act == Act::Reserve {
             self.reservations.extend(reservation_numbers(&row.id).map(|number| (number, row.id.clone())));
         }
         // The events of the session's own budget.
@@ -234,7 +223,7 @@ impl Retell for Retelling {
         // What the caller asked for; a row that does not tell it shows it by a limit that nobody else has set.
         let shown_usd = || said.limit_usd.filter(|limit| said.is_own() && (limit - set.max_usd).abs() > f64::EPSILON);
         let shown_tokens = || said.limit_tokens.filter(|limit| said.is_own() && *limit != set.max_tokens);
-        if !kept.is_spent() && act != "release" && own.is_none() {
+        if act.asks() && own.is_none() {
             if said.calls.is_some() {
                 doubts.add(KEY_UNKNOWN);
             }
@@ -243,7 +232,7 @@ impl Retell for Retelling {
             }
         }
         let mut request = Request {
-            act: Act::ALL.into_iter().find(|known| known.route().path.ends_with(act))?,
+            act,
             session_id: row.session.clone(),
             budget: row.subject.clone(),
             parent: kept.parent.as_deref().map(str::to_owned),
@@ -253,7 +242,7 @@ impl Retell for Retelling {
                 cap: kept.cap.map(calls),
             },
             max_credits: kept.max_credits,
-            usd: said.cost_usd.filter(|_| matches!(act, "check" | "reserve")).and_then(in_dollars),
+            usd: said.cost_usd.filter(|_| act.asks()).and_then(in_dollars),
             // They are in the dollars.
             credits: None,
             tokens: None,

@@ -326,6 +326,25 @@ fn a_call_beyond_its_cap_is_counted_when_it_was_made_and_not_when_it_was_asked_f
     assert_eq!(story.fact("spent_tokens"), Some(Value::Int(70)), "its tokens have been used, whatever they cost");
 }
 
+/// A reservation sets money aside, and no call.
+#[test]
+fn calls_that_were_granted_side_by_side_are_told_to_be_too_many_when_they_are_settled() {
+    let mut story = Story::default();
+    let step = json!({"key": "email", "cap": 1, "usd": 0.1});
+    let ids = [0, 1].map(|at| reserve(story.at(at), step.clone()));
+    let commit = |id: &str| ask("commit", json!({"key": "email", "cap": 1, "usd": 0.1, "reservation_id": id}));
+    assert!(story.at(2).allows(&*commit(&ids[0])));
+    assert_eq!(story.at(3).refuses(&*ask("reserve", step)), Reason::CallCapReached);
+    assert_eq!(story.at(4).refuses(&*commit(&ids[1])), Reason::CallCapReached, "as where it is recorded");
+    assert_eq!(story.message(), "The budget allows 1 call of one key, and 2 were made. Go on without this call, or stop the run.");
+    assert!(story.at(5).allows(&*ask("check", json!({}))));
+    assert_eq!(
+        (story.fact("spent_usd"), story.fact("reserved_usd")),
+        (Some(Value::Number(0.2)), Some(Value::Number(0.0))),
+        "it is settled"
+    );
+}
+
 #[test]
 fn a_parents_cap_holds_for_its_children() {
     let mut story = Story::default();

@@ -4,6 +4,7 @@
 //! wait, says so: each time it asks again takes one refusal back, so that a call counts once however often it asked.
 
 use super::{Cell, Digest, Dimension, NANOS, OTHER};
+use runguard_core::ledger::Act;
 use runguard_core::reason::GuardName;
 use runguard_core::reason::Reason;
 use runguard_core::row::{Action, Kind, Outcome, RowRef};
@@ -186,16 +187,17 @@ struct ModelCallFacts<'a> {
 impl Digest {
     pub(super) fn paid(&mut self, row: &RowRef<'_>, outcome: Outcome, spending: &Spending<'_>) {
         let call = spending.call.as_ref();
+        let asks = spending.act.is_some_and(Act::asks);
         let is_given_back = call.is_some_and(|call| !call.refused.is_empty());
-        let is_refused = is_given_back || (spending.asks && outcome == Outcome::Blocked);
+        let is_refused = is_given_back || (asks && outcome == Outcome::Blocked);
         let mut spend = Spend {
             refusals: u64::from(is_refused),
-            again: u64::from(spending.asks && call.is_some_and(|call| call.again)),
+            again: u64::from(asks && call.is_some_and(|call| call.again)),
             overdue: if outcome == Outcome::Blocked { 0 } else { nanodollars(spending.overdue_usd) },
             overdue_settled: nanodollars(spending.overdue_settled_usd),
             ..Spend::default()
         };
-        if spending.is_spent {
+        if spending.is_spent() {
             let used = spending.used;
             let paid = paid_nanodollars(spending);
             let is_call = paid > 0 || spending.model.is_some() || used != runguard_guards::logged::Tokens::default();
@@ -226,9 +228,9 @@ impl Digest {
                 key: spending.key.as_deref(),
                 call,
                 heard: Some(heard(reason.filter(|_| is_stopped), until)),
-                scopes: if spending.is_spent { &spending.scopes } else { &[] },
-                sets_aside: spending.sets_aside && outcome != Outcome::Blocked,
-                settles: spending.settles,
+                scopes: if spending.is_spent() { &spending.scopes } else { &[] },
+                sets_aside: spending.act == Some(Act::Reserve) && outcome != Outcome::Blocked,
+                settles: spending.act.is_some_and(Act::settles),
                 ..ModelCallFacts::default()
             },
         );
@@ -296,7 +298,7 @@ impl Digest {
 
 /// What a row says was paid.
 pub(super) fn paid_nanodollars(spending: &Spending<'_>) -> u64 {
-    if spending.is_spent { nanodollars(spending.cost_usd.unwrap_or(0.0)) } else { 0 }
+    if spending.is_spent() { nanodollars(spending.cost_usd.unwrap_or(0.0)) } else { 0 }
 }
 
 fn nanodollars(usd: f64) -> u64 {

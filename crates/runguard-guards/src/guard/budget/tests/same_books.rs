@@ -2,11 +2,11 @@
 
 use super::with_ceiling;
 use crate::answer::Value;
-use crate::guard::budget::{Block, Request, routes};
+use crate::guard::budget::{Block, Request, route_of};
 use crate::guard::properties::Story;
 use crate::input::Input;
 use runguard_core::calendar::{Period, Zone};
-use runguard_core::ledger::{BudgetExceeded, Cost, Limits, MAX_STORED_KEYS, number_of};
+use runguard_core::ledger::{self, BudgetExceeded, Cost, Limits, MAX_STORED_KEYS, number_of};
 use runguard_core::money::NanoDollars;
 use runguard_core::time::Timestamp;
 use serde_json::{Value as Json, json};
@@ -97,7 +97,7 @@ impl Both {
         for (whose, bound) in limits.iter().enumerate() {
             let mut body = both.body(whose, 0, Some(0), json!({}));
             put_limits(&mut body, *bound);
-            assert_eq!(both.store(routes::Act::Record, body), Ok(()));
+            assert_eq!(both.store(ledger::Act::Record, body), Ok(()));
         }
         both
     }
@@ -123,9 +123,9 @@ impl Both {
         body
     }
 
-    fn store(&mut self, act: routes::Act, body: Json) -> Result<(), BudgetExceeded> {
+    fn store(&mut self, act: ledger::Act, body: Json) -> Result<(), BudgetExceeded> {
         let text = body.to_string();
-        let request = Request::read(&Input::read(text.as_bytes(), act.route().fields).unwrap(), act);
+        let request = Request::read(&Input::read(text.as_bytes(), route_of(act).fields).unwrap(), act);
         let found = self.story.at(self.now).ruling(&request).findings.pop().map(|finding| finding.block);
         assert_eq!(self.story.allows(&request), found.is_none());
         match found {
@@ -205,16 +205,16 @@ proptest::proptest! {
             let (in_process, in_store) = match act {
                 Act::Check(cents) => {
                     let body = both.body(whose, set, Some(cents), json!({}));
-                    (both.process(whose, set).check(amount(cents)), both.store(routes::Act::Check, body))
+                    (both.process(whose, set).check(amount(cents)), both.store(ledger::Act::Check, body))
                 }
                 Act::Record(cents) => {
                     let body = both.body(whose, set, Some(cents), json!({}));
-                    (both.process(whose, set).record(amount(cents)), both.store(routes::Act::Record, body))
+                    (both.process(whose, set).record(amount(cents)), both.store(ledger::Act::Record, body))
                 }
                 Act::Ask(key) => {
                     let (key, budget) = (key.to_string(), both.process(whose, set));
                     let body = both.body(whose, set, None, json!({"key": key}));
-                    let in_store = both.store(routes::Act::Record, body);
+                    let in_store = both.store(ledger::Act::Record, body);
                     let counted = budget.count(&key);
                     let left = counted.ok().flatten().map(|left| Value::Int(i64::from(left)));
                     proptest::prop_assert_eq!(left, both.story.fact("remaining_calls"));
@@ -223,12 +223,12 @@ proptest::proptest! {
                 Act::Call(cents, key) => {
                     let key = key.to_string();
                     let body = both.body(whose, set, Some(cents), json!({"key": key}));
-                    (both.process(whose, set).record_call(&key, amount(cents)), both.store(routes::Act::Record, body))
+                    (both.process(whose, set).record_call(&key, amount(cents)), both.store(ledger::Act::Record, body))
                 }
                 Act::Reserve(cents) => {
                     let id = both.process(whose, set).reserve_with_id(amount(cents));
                     let body = both.body(whose, set, Some(cents), json!({}));
-                    let granted = both.store(routes::Act::Reserve, body);
+                    let granted = both.store(ledger::Act::Reserve, body);
                     if let (Ok(id), Ok(()), Some(Value::Text(name))) = (id, granted, both.story.fact("reservation_id")) {
                         open.push((whose, set, id, name.into_owned(), amount(cents)));
                     }
@@ -238,13 +238,13 @@ proptest::proptest! {
                     let (whose, set, id, name, estimate) = open.swap_remove(which % open.len());
                     let committed = both.process(whose, set).commit_by_id(id, cents.map_or(estimate, amount));
                     let body = both.body(whose, set, cents, json!({"reservation_id": name}));
-                    (exceeded(committed), both.store(routes::Act::Commit, body))
+                    (exceeded(committed), both.store(ledger::Act::Commit, body))
                 }
                 Act::Release(which) if !open.is_empty() => {
                     let (whose, set, id, name, _) = open.swap_remove(which % open.len());
                     both.process(whose, set).release_by_id(id).unwrap();
                     let body = both.body(whose, set, None, json!({"reservation_id": name}));
-                    (Ok(()), both.store(routes::Act::Release, body))
+                    (Ok(()), both.store(ledger::Act::Release, body))
                 }
                 Act::Limit(number, bound) => {
                     both.scope_bounds[number] = bound;
@@ -254,7 +254,7 @@ proptest::proptest! {
                 Act::Pass(hours) => {
                     // Everyone has noted the time, or going back would be no going back for them.
                     let body = both.body(0, u8::MAX, Some(0), json!({}));
-                    both.store(routes::Act::Record, body).ok();
+                    both.store(ledger::Act::Record, body).ok();
                     both.process(0, u8::MAX);
                     both.now += i64::from(hours) * 3_600_000;
                     continue;
