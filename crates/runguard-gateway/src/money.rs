@@ -494,7 +494,7 @@ mod tests {
     fn asked(runs: &Runs, name: &str, bytes: u64) {
         let run = runs.of("t", name);
         let price = |model: &str, usage: &Usage| Prices::bundled().cost(model, usage, &UnknownModel::Error).map(|(cost, _)| cost);
-        let prompt = Prompt { bytes, attachments: 0 };
+        let prompt = Prompt::of_bytes(bytes);
         let (model, max_output, choices) = ("gpt-4o", Some(10), 1);
         let asked = ModelQuestion { model, prompt, max_output, choices, has_waited: true, asks_again: false, may_fall_back: false };
         let Progress::Ask(ask) = run.locked().begin_model(asked, &price, Timestamp::from_millis(0)) else { panic!("nothing is asked") };

@@ -33,6 +33,7 @@ pub use memory::{LogFault, Memory};
 pub use postgres::{PgLog, PgOptions};
 pub use runguard_core::row::{Row, RowCount, RowRef};
 pub use store::{
-    Cell, Change, Decided, Erased, IDEMPOTENCY_MILLIS, Keep, Labelled, Rules, Safe, SlotState, Store, StoreHealth, Unfinished, View, Written,
+    Cell, Change, Decided, Erased, IDEMPOTENCY_MILLIS, Keep, Labelled, Rules, Safe, SlotState, Store, StoreHealth, Unfinished, View,
+    Written,
 };
 pub use trusted_time::TrustedTime;
