@@ -140,8 +140,15 @@ def test_replay_of_the_spans_counts_what_was_paid(gateway: Any, provider: Any, s
     server = gateway("--max-usd-per-run", "0.01", config=f'[telemetry]\notlp_endpoint = "http://127.0.0.1:{spans.http.server_port}"\n')
     provider.behaviour = Behaviour(tokens=50)
     headers = {"x-runguard-run": "paid"}
-    body = {"model": CHAT, "messages": HELLO, "max_completion_tokens": 400}
-    answers = [raw(f"{server.url}/openai/v1/chat/completions", body, **headers) for _ in range(3)]
+
+    def asked(calls: int) -> dict[str, Any]:
+        said: list[dict[str, Any]] = [*HELLO]
+        for number in range(calls):
+            call = {"id": f"call_{number}", "type": "function", "function": {"name": "search", "arguments": json.dumps({"page": number})}}
+            said += [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": f"call_{number}", "content": f"page {number}"}]
+        return {"model": CHAT, "messages": said, "max_completion_tokens": 400}
+
+    answers = [raw(f"{server.url}/openai/v1/chat/completions", asked(calls), **headers) for calls in (1, 2, 3)]
     assert [answer.status_code for answer in answers] == [200, 200, 200]
     refused = httpx.post(f"{server.url}/guard/budget/reserve", json={"session_id": "paid", "usd": 5})
     assert refused.status_code == 429, refused.text
@@ -157,5 +164,7 @@ def test_replay_of_the_spans_counts_what_was_paid(gateway: Any, provider: Any, s
         time.sleep(0.05)
     file = tmp_path / "spans.jsonl"
     file.write_text("".join(json.dumps(span) + "\n" for span in spans.of_run("paid", 1)))
-    replayed = json.loads(run_cli("replay", file, "--json").stdout)
+    ran = run_cli("replay", file, "--json")
+    assert ran.returncode == 0, ran.stderr
+    replayed = json.loads(ran.stdout)
     assert replayed["dollars"] == pytest.approx(float(answers[-1].headers["x-runguard-spent-usd"]), abs=1e-6), (acts, replayed)
