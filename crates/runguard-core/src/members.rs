@@ -34,6 +34,11 @@ pub enum BadBody {
     },
 }
 
+/// A name as those servers compare it that pay no attention to case: some fold two more letters to plain ones, the long s and the sign of Kelvin.
+fn folded(name: &str) -> String {
+    name.to_lowercase().replace('\u{17f}', "s")
+}
+
 /// The members of an object, values unread.
 #[derive(Debug)]
 pub struct Members<'a> {
@@ -47,7 +52,7 @@ impl<'a> Members<'a> {
         let text = std::str::from_utf8(body).map_err(|_| BadBody::NotText)?;
         let Object(list) = serde_json::from_str(text).map_err(|error| BadBody::NotAnObject(error.to_string()))?;
         // Some servers read names without regard to case.
-        let mut names: Vec<String> = list.iter().map(|(name, _)| name.to_lowercase()).collect();
+        let mut names: Vec<String> = list.iter().map(|(name, _)| folded(name)).collect();
         names.sort_unstable();
         if let Some([twice, ..]) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(BadBody::Twice(crate::text::cut(twice, 64).to_owned()));
@@ -72,7 +77,7 @@ impl<'a> Members<'a> {
 
     /// One of these names written otherwise, which some servers would take for it and others not.
     pub fn misspelt(&self, names: &[&str]) -> Option<&str> {
-        let is_variant = |name: &str| names.iter().any(|known| known.eq_ignore_ascii_case(name) && *known != name);
+        let is_variant = |name: &str| names.iter().any(|known| *known != name && *known == folded(name));
         self.list.iter().map(|(name, _)| name.as_ref()).find(|name| is_variant(name))
     }
 
@@ -255,6 +260,13 @@ mod tests {
         assert_eq!(Members::read(br#"{"a":1,"b":2,"a":3}"#).unwrap_err(), BadBody::Twice("a".into()));
         assert_eq!(Members::read(br#"{"max_tokens":1,"MAX_TOKENS":2}"#).unwrap_err(), BadBody::Twice("max_tokens".into()));
         assert_eq!(Members::read(br#"{"Model":1}"#).unwrap().misspelt(&["model"]), Some("Model"));
+        let folded = ["max_token\u{17f}", r"max_token\u017f", "max_to\u{212a}ens", "MAX_TO\u{212a}ENS"];
+        for name in folded {
+            let alone = format!(r#"{{"{name}":1}}"#);
+            assert!(Members::read(alone.as_bytes()).unwrap().misspelt(&["max_tokens"]).is_some(), "{name}");
+            let both = format!(r#"{{"max_tokens":1,"{name}":2}}"#);
+            assert!(matches!(Members::read(both.as_bytes()), Err(BadBody::Twice(_))), "{name}");
+        }
         assert_eq!(Members::read(b"\xFF").unwrap_err(), BadBody::NotText);
         for body in [&b"[]"[..], b"", b"{", b"{}x", b"\"a\""] {
             assert!(matches!(Members::read(body), Err(BadBody::NotAnObject(_))));

@@ -124,6 +124,26 @@ const OBJECTS_OF_TOOLS: [&str; 11] = [
 const OF_OTHERS: [&str; 3] = ["extra_body", "additionalModelRequestFields", "providerOptions"];
 /// In how many objects inside of those models may be named.
 const DEEPEST: u8 = 3;
+/// Members that promise an answer, and are answered before it is written.
+const LATER: [&str; 2] = ["background", "deferred"];
+/// Members by which an answer is longer, one of several, dearer, or written later: without their signs and in small letters.
+const OF_THE_PRICE: [&str; 15] = [
+    "n",
+    "bestof",
+    "numcompletions",
+    "maxtokens",
+    "maxcompletiontokens",
+    "maxoutputtokens",
+    "maxnewtokens",
+    "maxgenlen",
+    "maxlength",
+    "servicetier",
+    "speed",
+    "inferencegeo",
+    "container",
+    "background",
+    "deferred",
+];
 /// How members begin, without their signs and in small letters, that are about models and name none.
 const NO_MODELS: [&str; 3] = ["additionalmodel", "allow", "disable"];
 /// Members by which a provider is told to search or to run something, for a fee of its own: as `OpenAI`, `OpenRouter`, xAI, Qwen, Cohere, Baidu,
@@ -356,10 +376,15 @@ fn has_tools(text: &str) -> bool {
 
 /// What of a question has a price that nobody here knows.
 pub fn unmetered(api: Api, model: &str, body: &Members<'_>) -> Option<&'static str> {
-    if body.get("background").is_some_and(|background| background != "false") {
-        return Some("`background`: the answer is written after it was promised, so nobody sees what it costs");
+    if LATER.iter().any(|name| body.get(name).is_some_and(|later| later != "false")) {
+        return Some("`background` or `deferred`: the answer is written after it was promised, so nobody sees what it costs");
     }
     let more: Vec<Members<'_>> = OF_OTHERS.iter().filter_map(|name| Members::read(body.get(name)?.as_bytes()).ok()).collect();
+    if more.iter().any(|more| says_what_is_paid(more, 1)) {
+        return Some(
+            "inside of `extra_body` or the like what decides on the price of the answer (`max_tokens`, `n`, `service_tier`, `speed` …): say it beside it, where it is read",
+        );
+    }
     if names_models(body, Some("model"), 0) || more.iter().any(|more| names_models(more, None, DEEPEST)) {
         return Some(
             "`models`, `fallbacks` or another member that names models: which of them answers, and so the price, is left to the provider",
@@ -440,11 +465,26 @@ impl WhoseTool {
     }
 }
 
+/// A name without its signs and in small letters: as different clients and servers write it.
+fn plain(name: &str) -> String {
+    name.chars().filter(char::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase()).collect()
+}
+
+/// Whether a member decides on the price of the answer; `deep` in how many objects inside of this one is looked.
+fn says_what_is_paid(body: &Members<'_>, deep: u8) -> bool {
+    let has_one = |value: &str| Members::read(value.as_bytes()).is_ok_and(|inner| says_what_is_paid(&inner, deep - 1));
+    body.said().any(|(name, value)| {
+        // How long it thinks is read elsewhere, and bounds nothing else.
+        let is_of_thinking = ["reasoning", "thinking"].contains(&plain(name).as_str());
+        OF_THE_PRICE.contains(&plain(name).as_str()) || (deep > 0 && !is_of_thinking && value.starts_with('{') && has_one(value))
+    })
+}
+
 /// Whether a member names models that may answer as well, or instead, of which each has a price of its own. `own` is the name of the member that
 /// names the one that is asked for; `deep` in how many objects inside of this one is looked.
 fn names_models(body: &Members<'_>, own: Option<&str>, deep: u8) -> bool {
     let is_one = |name: &str| {
-        let plain: String = name.chars().filter(char::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase()).collect();
+        let plain = plain(name);
         let is_of_models = plain.contains("fallback") || plain.contains("model");
         is_of_models && own != Some(name) && !NO_MODELS.iter().any(|other| plain.starts_with(other))
     };

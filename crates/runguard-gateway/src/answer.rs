@@ -129,10 +129,18 @@ impl Account {
         self.items.extend(elsewhere::names(&item).into_iter().take(MOST_ITEMS.saturating_sub(self.items.len())));
     }
 
-    /// No more words than are paid for: a provider that pays no attention to its bound has been cut, or should have been.
+    /// No more words than are paid for, as tokens may be longer than they usually are; but all of them where they are certainly more: a provider
+    /// that pays no attention to its bound bills what it wrote.
     pub(crate) fn within(&self, most_tokens: Option<u64>) -> Self {
-        let most = most_tokens.map_or(u64::MAX, |tokens| tokens.saturating_mul(USUAL_BYTES_A_TOKEN));
+        let most = most_tokens.filter(|tokens| !self.is_beyond(*tokens));
+        let most = most.map_or(u64::MAX, |tokens| tokens.saturating_mul(USUAL_BYTES_A_TOKEN));
         Self { bytes: self.bytes.min(most), ..self.clone() }
+    }
+
+    /// Whether certainly more was written than so many tokens: hardly any token has so many bytes.
+    fn is_beyond(&self, tokens: u64) -> bool {
+        const MOST_BYTES_A_TOKEN: u64 = 12;
+        self.bytes > tokens.saturating_mul(MOST_BYTES_A_TOKEN).saturating_add(512)
     }
 
     /// Whether the provider has counted all of it: it counts at the end.
@@ -306,10 +314,9 @@ impl Meter {
         self.mistake
     }
 
-    /// Whether certainly more was written than so many tokens: hardly any token has so many bytes.
+    /// Whether certainly more was written than so many tokens.
     pub(crate) fn is_beyond(&self, tokens: u64) -> bool {
-        const MOST_BYTES_A_TOKEN: u64 = 12;
-        self.account.bytes > tokens.saturating_mul(MOST_BYTES_A_TOKEN).saturating_add(512)
+        self.account.is_beyond(tokens)
     }
 
     pub(crate) fn account(&self) -> Account {

@@ -192,6 +192,12 @@ pub(crate) fn followed(body: &Members<'_>) -> Result<[Option<String>; 2], BadBod
     Ok([previous, known(CONVERSATION, conversation)?])
 }
 
+/// Whether it refers to something that the provider keeps.
+pub(crate) fn refers(body: &Members<'_>) -> bool {
+    let says = |name: &str| body.get(name).is_some_and(|said| said != "\"\"");
+    says(PREVIOUS) || says(CONVERSATION) || body.get("input").is_some_and(|items| items.contains("\"item_reference\""))
+}
+
 /// The conversation that the provider keeps: its id, or an object with it.
 pub(crate) fn conversation(member: &str) -> Option<String> {
     name_of_conversation(&serde_json::from_str(member).ok()?)
@@ -335,5 +341,20 @@ mod tests {
         assert_ne!(run(&[], Api::Messages, &other, ""), first);
         let chat = |user: &str| json!({"model": "m", "user": user, "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]});
         assert_ne!(run(&[], Api::Chat, &chat("a"), ""), run(&[], Api::Chat, &chat("b"), ""), "two people who say the same");
+    }
+
+    #[test]
+    fn what_is_kept_at_the_provider_is_referred_to() {
+        let refers = |body: &str| refers(&Members::read(body.as_bytes()).unwrap());
+        for body in [
+            r#"{"model": "m", "input": "hi", "previous_response_id": "resp_1"}"#,
+            r#"{"conversation": {"id": "conv_1"}}"#,
+            r#"{"input": [{"type": "item_reference", "id": "msg_1"}]}"#,
+        ] {
+            assert!(refers(body), "{body}");
+        }
+        for body in [r#"{"input": "hi", "previous_response_id": null}"#, r#"{"input": "hi", "previous_response_id": ""}"#] {
+            assert!(!refers(body), "{body}");
+        }
     }
 }

@@ -314,6 +314,15 @@ impl Gateway {
                         "With a key of RunGuard's only models can be listed here: what others left at the provider is not everyone's. Ask the provider directly.",
                     ));
                 }
+                // How long it is, and whether it is there at all, is nobody else's business.
+                let refers = Members::read(&body).is_ok_and(|members| identity::refers(&members));
+                if refers && !asks_for_its_own(&parts.headers, caller, settings.gateway.upstreams.get(&passing.upstream)) {
+                    return Err(Refusal::new(
+                        StatusCode::NOT_FOUND,
+                        GatewayReason::RouteNotShared,
+                        "With a key of RunGuard's what is kept at the provider cannot be counted: it is not everyone's. Send the conversation itself.",
+                    ));
+                }
                 let response = send(passing.dialect, &passing.address.uri(), &parts, &credentials, body).await;
                 return response.map(relay::untouched).map_err(|(refusal, _)| refusal);
             }

@@ -508,6 +508,11 @@ mod tests {
             json!({"model": "m", "plugins": [{"id": "web"}]}),
             json!({"model": "m", "extra_body": {"a": {"tools": []}, "b": {"tools": [{"google_search": {}}]}}}),
             json!({"model": "claude-opus-4-6", "inference_geo": "us"}),
+            json!({"model": "grok-4", "deferred": true}),
+            json!({"model": "m", "max_tokens": 10, "extra_body": {"max_tokens": 16_384}}),
+            json!({"model": "m", "extra_body": {"n": 100}}),
+            json!({"model": "m", "extra_body": {"service_tier": "priority"}}),
+            json!({"model": "m", "providerOptions": {"openai": {"serviceTier": "priority"}}}),
         ] {
             assert!(unmetered(&body).is_some(), "{body}");
         }
@@ -516,6 +521,7 @@ mod tests {
             json!({"model": "m", "plugins": [], "models": [ ], "mcp_servers": [], "tools": []}),
             json!({"model": "m", "search_parameters": {"mode": "off"}}),
             json!({"model": "m", "extra_body": {"plugins": [], "tools": []}, "google": {"tools": null}}),
+            json!({"model": "m", "extra_body": {"top_k": 5, "reasoning": {"max_tokens": 2_000}}, "deferred": false}),
             json!({"model": "claude-opus-4-6", "inference_geo": "global"}),
             json!({"model": "nousresearch/hermes-2", "tools": [{"type": "function", "function": {"name": "web_search"}}]}),
         ] {

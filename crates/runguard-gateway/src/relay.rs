@@ -197,8 +197,15 @@ fn used<'a>(
     if ended != Ended::Cut && meter.is_complete() && (account.usage.is_some() || !is_limited) {
         return account.within(most).used(question, paid_output, room);
     }
-    // It was ended here while it may have been thinking: how much, nobody will say.
-    if is_limited && question.thinks && !account.is_counted() && matches!(ended, Ended::CallerLeft | Ended::Stopped) {
+    // It ended while it may have been thinking: how much, nobody will say. A provider that goes away in the middle bills it all the same.
+    let is_over = meter.is_complete() || !account.finish.is_empty();
+    let was_thinking = match ended {
+        Ended::CallerLeft | Ended::Stopped => true,
+        Ended::Broken | Ended::ByProvider => !is_over,
+        // It wrote more than it was asked for, so it had thought to the end.
+        Ended::Cut => false,
+    };
+    if paid_output.is_some() && question.thinks && !account.is_counted() && was_thinking {
         *room = question.worst_at(question.times_served(account.served), paid_output);
         return Used::Counted { model: None, usage: room };
     }
@@ -562,7 +569,7 @@ mod tests {
                 let is_refused = matches!(run.finish_model(call, used, &price), Progress::Refused(_));
                 let booked = budget.snapshot().spent().usd;
                 prop_assert!(booked <= aside && !is_refused, "{ended:?} after {taken}: {booked} of {aside}, {room:?}");
-                let is_unseen = question.thinks && matches!(ended, Ended::CallerLeft | Ended::Stopped);
+                let is_unseen = question.thinks && matches!(ended, Ended::CallerLeft | Ended::Stopped | Ended::Broken);
                 if is_unseen && taken < events.len().saturating_sub(3) {
                     let counted = Usage::new(question.prompt.bytes / 4, told.written(paid));
                     prop_assert!(booked >= price(told.model, &counted).unwrap(), "who leaves pays for what was thought");
