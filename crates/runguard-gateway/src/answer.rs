@@ -129,12 +129,15 @@ impl Account {
         self.items.extend(elsewhere::names(&item).into_iter().take(MOST_ITEMS.saturating_sub(self.items.len())));
     }
 
-    /// No more words than are paid for, as tokens may be longer than they usually are; but all of them where they are certainly more: a provider
-    /// that pays no attention to its bound bills what it wrote.
+    /// No more words than are paid for: a provider that pays no attention to its bound has been cut, or should have been.
     pub(crate) fn within(&self, most_tokens: Option<u64>) -> Self {
-        let most = most_tokens.filter(|tokens| !self.is_beyond(*tokens));
-        let most = most.map_or(u64::MAX, |tokens| tokens.saturating_mul(USUAL_BYTES_A_TOKEN));
+        let most = most_tokens.map_or(u64::MAX, |tokens| tokens.saturating_mul(USUAL_BYTES_A_TOKEN));
         Self { bytes: self.bytes.min(most), ..self.clone() }
+    }
+
+    /// The same of one that came whole, which nobody can cut: what it certainly has beyond its bound was written, and is billed.
+    pub(crate) fn whole_within(self, most_tokens: Option<u64>) -> Self {
+        if most_tokens.is_some_and(|tokens| self.is_beyond(tokens)) { self } else { self.within(most_tokens) }
     }
 
     /// Whether certainly more was written than so many tokens: hardly any token has so many bytes.
@@ -761,5 +764,13 @@ mod tests {
         let end = response.cut();
         assert!(std::str::from_utf8(&end).unwrap().contains("\"reason\":\"max_output_tokens\""));
         assert_eq!(response.account().id.as_deref(), Some("r1"));
+    }
+
+    #[test]
+    fn a_whole_answer_beyond_its_bound_was_written_all_the_same() {
+        let of = |bytes: u64| Account { bytes, ..Account::default() }.whole_within(Some(100)).bytes;
+        let most = 100 * USUAL_BYTES_A_TOKEN;
+        assert_eq!((of(10), of(1_000), of(1_712), of(1_713)), (10, most, most, 1_713));
+        assert_eq!(Account { bytes: 9_000, ..Account::default() }.whole_within(None).bytes, 9_000);
     }
 }

@@ -335,7 +335,7 @@ impl Asking<'_> {
             let told = if head.status.is_success() { Told::Failed(StatusCode::BAD_GATEWAY) } else { Told::Answer(head.status) };
             return (self.refuse(refusal, question), told);
         };
-        let account = answer::read(question.api, &head.headers, &body).within(most_output(question, paid_output));
+        let account = answer::read(question.api, &head.headers, &body).whole_within(most_output(question, paid_output));
         let names = if head.status.is_success() { found_again.names(&account) } else { Vec::new() };
         account.tell(&mut guards.call, &names);
         self.gateway.learn(&self.passing.upstream, &guards.caller.tenant, payer, question, &account);
