@@ -162,9 +162,10 @@ fn or_none<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<b
     Ok(Value::deserialize(deserializer)?.as_bool())
 }
 
-/// Text that is null is none: one odd message must not hide the others.
+/// What is no text is none: one odd member must not hide the message, nor one odd message the others.
 fn or_nothing<'de: 'a, 'a, D: serde::Deserializer<'de>>(deserializer: D) -> Result<BorrowedText<'a>, D::Error> {
-    Ok(Option::<BorrowedText<'a>>::deserialize(deserializer)?.unwrap_or_default())
+    let said: &'de RawValue = Deserialize::deserialize(deserializer)?;
+    Ok(serde_json::from_str(said.get()).unwrap_or_default())
 }
 
 #[derive(Deserialize)]
@@ -845,6 +846,9 @@ mod tests {
         let odd = json!({"messages": [{"role": null}, {"id": null, "role": "user", "content": 3},
             {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "{}"}}]}, {"role": "tool", "tool_call_id": "a", "content": null}]});
         assert_eq!(calls_of(&of(Api::Chat, &odd)), [("f", false)], "one odd message hides no other");
+        let odd = json!({"messages": [{"role": "assistant", "status": 1, "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": "a", "status": 200, "content": "x"}]});
+        assert_eq!(calls_of(&of(Api::Chat, &odd)), [("f", false)], "one odd member hides no message");
     }
 
     proptest::proptest! {

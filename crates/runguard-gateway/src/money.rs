@@ -174,6 +174,8 @@ struct Followed {
 #[derive(Debug)]
 struct FollowedRun {
     run: Arc<Mutex<Run>>,
+    /// Its questions that are under way.
+    questions: usize,
     /// Since it was last its turn to leave.
     was_asked: bool,
     /// It stands in the order of those that leave.
@@ -197,7 +199,7 @@ impl UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         let learned = self.locked().knows_its_bounds_wrong();
-        locked(&self.followed).left(&self.key, &self.run, learned);
+        locked(&self.followed).left(&self.key, learned);
     }
 }
 
@@ -207,30 +209,29 @@ impl Followed {
         if let Some((key, followed)) = self.by_name.get_key_value(key.as_str()) {
             let found = (key.clone(), followed.run.clone());
             if let Some(followed) = self.by_name.get_mut(&found.0) {
-                followed.was_asked = true;
+                (followed.was_asked, followed.questions) = (true, followed.questions + 1);
             }
             return found;
         }
         let budget = ServiceBudget::paid_if_unsettled(name, Limits::default(), Unanswered::Refused);
         let run = Arc::new(Mutex::new(Run::new(name, Ceilings::default(), self.loops.clone(), None, Some(Money::Service(budget)))));
         let key: Arc<str> = key.into();
-        self.by_name.insert(key.clone(), FollowedRun { run: run.clone(), was_asked: false, is_remembered: false });
+        self.by_name.insert(key.clone(), FollowedRun { run: run.clone(), questions: 1, was_asked: false, is_remembered: false });
         (key, run)
     }
 
     /// One of its questions is over. What was learned of it is remembered.
-    fn left(&mut self, key: &Arc<str>, run: &Arc<Mutex<Run>>, learned: bool) {
-        /// Here, and in the question that is over.
-        const NOBODY_ELSE: usize = 2;
+    fn left(&mut self, key: &Arc<str>, learned: bool) {
         let Some(followed) = self.by_name.get_mut(key) else { return };
-        if followed.is_remembered || !Arc::ptr_eq(&followed.run, run) {
+        followed.questions = followed.questions.saturating_sub(1);
+        if followed.is_remembered {
             return;
         }
         if learned {
             followed.is_remembered = true;
             self.make_room();
             self.order.push_back(key.clone());
-        } else if Arc::strong_count(run) <= NOBODY_ELSE {
+        } else if followed.questions == 0 {
             self.by_name.remove(key);
         }
     }
@@ -244,7 +245,7 @@ impl Followed {
         }
         for _ in 0..MOST_LOOKED_AT {
             let Some(first) = self.order.pop_front() else { return };
-            let stays = |followed: &mut FollowedRun| std::mem::take(&mut followed.was_asked) || Arc::strong_count(&followed.run) > 1;
+            let stays = |followed: &mut FollowedRun| std::mem::take(&mut followed.was_asked) || followed.questions > 0;
             if self.by_name.get_mut(&first).is_some_and(stays) {
                 self.order.push_back(first);
                 continue;
@@ -518,21 +519,28 @@ mod tests {
         assert!(known("both"), "one of them is under way");
         drop(second);
         assert!(!known("both"));
+        // Both at once, from two threads, many times: whoever is last takes it along.
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| (0..10_000).for_each(|_| drop(runs.of("t", "both"))));
+            }
+        });
+        assert!(!known("both"));
     }
 
     #[test]
     fn of_too_many_runs_those_leave_that_nobody_asks_for() {
         let runs = Runs::default();
         let learned = |name: &str| {
-            let run = runs.of("t", name);
-            locked(&runs.followed).left(&run.key, &run.run, true);
-            run
+            asked(&runs, name, 10);
+            runs.of("t", name)
         };
         let busy = learned("busy");
         let known = Arc::downgrade(&learned("known").run);
-        for number in 0..3 * MOST_RUNS {
-            drop(learned(&number.to_string()));
-            if number.is_multiple_of(1_000) {
+        let last = MOST_RUNS + 1_000;
+        for number in 0..=last {
+            asked(&runs, &number.to_string(), 10);
+            if number.is_multiple_of(500) {
                 assert!(known.upgrade().is_some_and(|known| Arc::ptr_eq(&known, &runs.of("t", "known").run)), "{number}");
             }
             let followed = locked(&runs.followed);
@@ -540,6 +548,6 @@ mod tests {
         }
         assert!(Arc::ptr_eq(&busy.run, &runs.of("t", "busy").run), "whoever is asked stays");
         let is_there = |name: &str| locked(&runs.followed).by_name.contains_key(["t\0", name].concat().as_str());
-        assert_eq!((is_there("0"), is_there("59999")), (false, true));
+        assert_eq!((is_there("0"), is_there(&last.to_string())), (false, true));
     }
 }

@@ -128,6 +128,14 @@ def test_half_a_character_is_told_too(receiver: Receiver) -> None:
     assert flush_alerts(10) and "cut \\ud83d here" in dict(receiver.received)["/slack"]["text"]
 
 
+def test_what_somebody_hung_on_an_error_keeps_no_alert_back(receiver: Receiver) -> None:
+    error = TripError("too much")
+    error.client = object()  # type: ignore[attr-defined]
+    error.itself = [error]  # type: ignore[attr-defined]
+    Alerts(webhook=f"{receiver.url}/hook").send(error)
+    assert flush_alerts(10) and dict(receiver.received)["/hook"]["message"] == "too much"
+
+
 def test_a_run_that_is_told_more_after_its_trip_says_nothing_more() -> None:
     told: List[TripError] = []
     run = Run(repeats=50, stall="coding", alerts=told.append)

@@ -81,9 +81,11 @@ export class Alerts {
   send(trip: TripError): void {
     const { slackWebhook, pagerdutyKey, webhook, call, source = hostName(), timeoutMs = 5000, pagerdutyUrl = PAGERDUTY } = this.#settings
     const facts = factsOf(trip)
-    if (slackWebhook !== undefined) deliver('slack', () => post(slackWebhook, slackBody(facts, source), timeoutMs))
-    if (pagerdutyKey !== undefined) deliver('pagerduty', () => post(pagerdutyUrl, pagerdutyBody(facts, source, pagerdutyKey), timeoutMs))
-    if (webhook !== undefined) deliver('webhook', () => post(webhook, toJson(facts), timeoutMs))
+    const request = (channel: string, url: string, body: () => string) => deliver(channel, () => inTurn(() => post(url, body(), timeoutMs)))
+    if (slackWebhook !== undefined) request('slack', slackWebhook, () => slackBody(facts, source))
+    if (pagerdutyKey !== undefined) request('pagerduty', pagerdutyUrl, () => pagerdutyBody(facts, source, pagerdutyKey))
+    if (webhook !== undefined) request('webhook', webhook, () => toJson(facts))
+    // It has no time limit, so it takes no turn: one that never ends would hold up all others.
     if (call !== undefined) deliver('function', async () => call(trip))
   }
 }
@@ -107,7 +109,7 @@ function deliver(channel: string, delivery: () => Promise<unknown>): void {
   }
   // In a later turn of the event loop, so that a slow function of the user's does not hold up the agent's own step.
   const done: Promise<void> = new Promise<void>((resolve) => setTimeout(resolve))
-    .then(() => inTurn(delivery))
+    .then(delivery)
     .then(
       () => {},
       (error: unknown) => console.warn(`runguard: alert to ${channel} failed: ${error instanceof Error ? error.message : String(error)}`),

@@ -128,6 +128,18 @@ inBoth('alerts', (sdk) => {
     }
   })
 
+  it('is not held up by functions that do not end', async () => {
+    received = []
+    let end = () => {}
+    const stuck = new Promise((resolve) => (end = resolve))
+    for (let number = 0; number < 5; number++) new Alerts({ call: () => stuck }).send(new TripError('x'))
+    new Alerts({ webhook: `${url}/free` }).send(new TripError('x'))
+    assert.equal(await flushAlerts(1000), false)
+    assert.equal(received.length, 1)
+    end()
+    assert.equal(await flushAlerts(), true)
+  })
+
   it('tries again after 429 and 5xx, not after 4xx', async () => {
     received = []
     answers = [503, 429, 200]

@@ -107,8 +107,19 @@ async def _awaited(answer: Awaitable[Any]) -> None:
 def trip_facts(error: TripError) -> Dict[str, Any]:
     """What a webhook gets: flat, JSON, without the arguments of any call."""
     time = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-    facts: Dict[str, Any] = json.loads(_core.trip_facts({**vars(error), "kind": type(error).__name__, "time": time}))
+    # What somebody has hung on the error besides may be anything, and is nobody's business.
+    plain = {name: value for name, value in vars(error).items() if _is_plain(value)}
+    facts: Dict[str, Any] = json.loads(_core.trip_facts({**plain, "kind": type(error).__name__, "time": time}))
     return facts
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or (isinstance(value, (str, int, float)) and not (isinstance(value, str) and len(value) > _LONGEST_FACT))
+
+
+_LONGEST_FACT = 100_000
 
 
 def _host() -> str:
