@@ -1,6 +1,7 @@
 //! How many tokens a text has, when nobody has counted them: at most, for what is set aside before a question is sent; usually, for
 //! what is billed when the provider does not say.
 
+#[cfg(feature = "prices")]
 use super::Prices;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -169,8 +170,19 @@ pub fn tokens_of_an_image(model: &str, is_original: bool) -> u64 {
         return OF_QWEN;
     }
     // Those with long prompts look at large images as they are when they like to.
-    let is_newer = name.contains("gpt-") && Prices::bundled().reads_long_prompts(model);
+    let is_newer = name.contains("gpt-") && may_read_long_prompts(model);
     if is_newer || is_original { ORIGINAL } else { OF_OTHERS }
+}
+
+#[cfg(feature = "prices")]
+fn may_read_long_prompts(model: &str) -> bool {
+    Prices::bundled().reads_long_prompts(model)
+}
+
+/// Without the table nobody knows.
+#[cfg(not(feature = "prices"))]
+const fn may_read_long_prompts(_: &str) -> bool {
+    true
 }
 
 /// The bytes of what a model has written, in whatever form its service sends it: of all texts, without the names of fields, which the
